@@ -68,21 +68,26 @@ class Identity:
 
     def common(self, other: Identity) -> str:
         """Say by what two records are of one paper; "" if they are not."""
-        if self.doi and other.doi:
-            return BY_DOI if self.doi == other.doi else ""
-        for own, others in ((self.pmid, other.pmid), (self.openalex, other.openalex)):
+        registered = (
+            (self.doi, other.doi, BY_DOI),
+            (self.pmid, other.pmid, BY_NUMBER),
+            (self.openalex, other.openalex, BY_NUMBER),
+        )
+        for own, others, reason in registered:
             if own and others:
-                return BY_NUMBER if own == others else ""
+                return reason if own == others else ""
+        return BY_TITLE if self._shares_title(other) else ""
+
+    def _shares_title(self, other: Identity) -> bool:
+        """Whether two records have one title, and neither another year nor another author."""
         if not self.title or self.title != other.title:
-            return ""
+            return False
         if self.year and other.year and self.year != other.year:
-            return ""
-        if self.author and other.author and not set(self.author) & set(other.author):
-            return ""
+            return False
+        if self.author and other.author and set(self.author).isdisjoint(other.author):
+            return False
         is_complete = all((self.year, other.year, self.author, other.author))
-        if is_complete or self.label == other.label or self.words >= _DISTINCT:
-            return BY_TITLE
-        return ""
+        return is_complete or self.label == other.label or self.words >= _DISTINCT
 
     def is_other(self, other: Identity) -> bool:
         """Whether two records are of different papers, whatever else they have in common."""

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from claim2source.core.arguments import require_path, whole_number
-from claim2source.core.errors import UserError
+from claim2source.core.errors import InputError, UserError
 from claim2source.core.machine import release_memory, return_large_blocks
 from claim2source.core.records import Claim
 from claim2source.core.run import Failure, Result
@@ -95,6 +95,11 @@ BUILDING_CACHE = 2**26
 REDIVIDE = 2.0
 # Old versions stay this long: another process may be reading one, or ask an older state.
 RETENTION = timedelta(days=7)
+# Of a small index they stay for less if together they are so many times as large as the newest: so
+# long that a search that began on one ends. One that does not begins anew on the newest.
+CROWDED = ((3, timedelta(seconds=5)), (2, timedelta(minutes=1)))
+# Bytes that old versions may have in any case, and parts that a table is written in.
+_SPARE, _MOST_PARTS = 2**18, 16
 
 
 class Engine(PaperTable):
@@ -209,7 +214,10 @@ class Engine(PaperTable):
             schema, papers, version = table.schema, table.count_rows(), table.version
         except Exception as error:
             if self.at is not None and "ersion" in str(error):
-                reason = f"no such version; the last {RETENTION.days} days are kept"
+                reason = (
+                    f"no such version; the last {RETENTION.days} days are kept, of a small index "
+                    "that is updated often fewer"
+                )
                 raise UserError(f"{self.location}: {self.at}: {reason}") from None
             raise self._damaged(f"its table cannot be read: {short(error)}") from None
         columns = paper_schema(manifest.dimensions, manifest.sentences > 0).names
@@ -371,7 +379,9 @@ class Engine(PaperTable):
                     self._table.drop_index(names["vector"])
         with return_large_blocks():
             with self._with_named_errors():
-                self._table.optimize(cleanup_older_than=RETENTION)
+                retention = self._retention()
+                if retention is not None:
+                    self._table.optimize(cleanup_older_than=retention)
             release_memory()
             self._write_seal()
             with self._with_named_errors():
@@ -379,6 +389,36 @@ class Engine(PaperTable):
         self._write_seal()
         self.note(stale=False, **values)
         self._table = self._open_table()
+
+    def _retention(self) -> timedelta | None:
+        """Choose how long old versions stay when the table is compacted; None if it need not be.
+
+        To compact is to write everything again: a small index that grows by single papers, whose
+        search indexes are made anew in any case, is left in parts until they are many.
+        """
+        stats = self._table.stats()
+        if stats["num_rows"] >= self.exact_below:
+            return RETENTION
+        size = sum(size for size, _ in self.files.listed(self._folder).values()) - _SPARE
+        for times, retention in CROWDED:
+            if size > times * stats["total_bytes"] and self._oldest_age() > retention:
+                return retention
+        parts = stats["fragment_stats"]
+        written = stats["num_rows"] - parts["lengths"]["max"]
+        is_grown = 2 * written > stats["num_rows"] and parts["num_fragments"] > 1
+        return RETENTION if is_grown or parts["num_fragments"] > _MOST_PARTS else None
+
+    def _oldest_age(self) -> timedelta:
+        oldest = min(version["timestamp"] for version in self._table.list_versions())
+        return datetime.now(oldest.tzinfo) - oldest
+
+    def _renewed(self) -> bool:
+        """Whether the index is a newer one now than the one that could not be read."""
+        if self._lock is not None or self.at is not None:
+            return False
+        before = self.version
+        self.refresh()
+        return self.version != before
 
     def _build_indexes(self, say: Callable[[str], None]) -> dict[str, Any]:
         papers = self._table.count_rows()
@@ -508,6 +548,16 @@ class Engine(PaperTable):
         posts = as_claims(claims)
         k = whole_number(k, "k")
         self.refresh()
+        try:
+            return self._find(posts, k, where, texts)
+        except InputError:
+            if not self._renewed():
+                raise
+            return self._find(posts, k, where, texts)
+
+    def _find(
+        self, posts: Sequence[Claim], k: int, where: Where, texts: Sequence[str]
+    ) -> SearchResults:
         depth = max(self.fusion.depth, k)
         vectors: dict[str, np.ndarray] = {}
         of_texts: dict[str, np.ndarray] = dict.fromkeys(texts, np.empty(0))

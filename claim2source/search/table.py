@@ -382,7 +382,19 @@ class PaperTable:
         rows = self._read_rows(ids, ("id", "stamp"))
         return {row["id"]: row["stamp"] for row in rows}
 
+    def _renewed(self) -> bool:
+        """Whether what could not be read is now read of a newer version."""
+        return False
+
     def _read_rows(self, ids: Sequence[str], columns: Sequence[str]) -> list[dict[str, Any]]:
+        try:
+            return self._rows_by_id(ids, columns)
+        except InputError:
+            if not self._renewed():
+                raise
+            return self._rows_by_id(ids, columns)
+
+    def _rows_by_id(self, ids: Sequence[str], columns: Sequence[str]) -> list[dict[str, Any]]:
         if self._known is not None:
             ids = [key for key in ids if hash(key) in self._known]
         if not ids:

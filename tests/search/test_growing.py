@@ -217,7 +217,9 @@ def test_retractions_are_noted_without_encoding_and_stay(
     assert engine.fetch(["s7"]) == {"s7": found["s7"]} and engine.delete(["s9"])
     engine.build()
     vectors = {
-        rows.papers[i].source.id: rows.vectors[i] for rows in engine.rows() for i in range(9)
+        rows.papers[i].source.id: rows.vectors[i]
+        for rows in engine.rows()
+        for i in range(len(rows))
     }
 
     def never(*_: object) -> None:
