@@ -276,7 +276,7 @@ class PaperFiles:
             if reason:
                 self.problems.add(path, None, None, reason)
                 return iter(())
-        if kind in ("pubmed", "jats"):
+        if kind == "pubmed" or kind == "jats":
             return read_xml(path, self.problems)
         if kind == "csv" or kind == "xlsx" or kind == "parquet":
             return read_table(path, kind, self.columns, self.problems)

@@ -256,9 +256,11 @@ def _csv(
         return
     # Web of Science quotes nothing, and its texts have quotes.
     is_wos = separator == "\t" and {"pt", "ti", "ut"} <= set(map(heading_key, header))
-    quoting = csv.QUOTE_NONE if is_wos else csv.QUOTE_MINIMAL
     csv.field_size_limit(2**31 - 1)
-    reader = csv.reader(lines, delimiter=separator, strict=True, quoting=quoting)
+    if is_wos:
+        reader = csv.reader(lines, delimiter=separator, strict=True, quoting=csv.QUOTE_NONE)
+    else:
+        reader = csv.reader(lines, delimiter=separator, strict=True)
     columns: Columns | None = None
     width = 0
     for number, cells in csv_rows(reader, path, problems):

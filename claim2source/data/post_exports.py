@@ -318,15 +318,20 @@ def _x(record: Record) -> list[FoundPost] | None:
     return [_tweet(record)] if _is_tweet(record) else None
 
 
+# Keys of a tweet in answers of the first API and in archives, and in those of the second.
+_OLD_TWEET = "id_str entities user favorite_count retweet_count in_reply_to_user_id".split()
+_NEW_TWEET = (
+    "edit_history_tweet_ids author_id conversation_id public_metrics referenced_tweets "
+    "possibly_sensitive reply_settings"
+).split()
+
+
 def _is_tweet(record: Record) -> bool:
     if not isinstance(record.get("full_text", record.get("text")), str):
         return False
-    old = ("id_str", "entities", "user", "favorite_count", "retweet_count", "in_reply_to_user_id")
-    new = ("edit_history_tweet_ids", "author_id", "conversation_id", "public_metrics")
-    new = (*new, "referenced_tweets", "possibly_sensitive", "reply_settings")
-    if "id_str" in record and sum(mark in record for mark in old) >= 2:
+    if "id_str" in record and sum(mark in record for mark in _OLD_TWEET) >= 2:
         return True
-    return "id" in record and any(mark in record for mark in new)
+    return "id" in record and any(mark in record for mark in _NEW_TWEET)
 
 
 def _is_answer(record: Record) -> bool:
@@ -344,8 +349,8 @@ def _is_answer(record: Record) -> bool:
 def _answer(record: Record) -> Iterator[FoundPost]:
     data = record.get("data")
     included: dict[str, str] = {}
-    for tweet in objects(object_or_empty(record.get("includes")).get("tweets")):
-        included[id_text(tweet.get("id"))] = _tweet_text(tweet)
+    for shown in objects(object_or_empty(record.get("includes")).get("tweets")):
+        included[id_text(shown.get("id"))] = _tweet_text(shown)
     tweets = [] if data is None else data
     for tweet in _entries(tweets if isinstance(tweets, list) else [tweets]):
         yield _tweet(tweet, included)

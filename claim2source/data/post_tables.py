@@ -22,8 +22,16 @@ _KNOWN = (
 ).split()
 _TABLES, _WORKBOOKS = (".csv", ".tsv"), (".xlsx", ".xlsm")
 # What a damaged workbook raises: its zip, its XML, and what these hold.
-_BROKEN = (ValueError, LookupError, TypeError, SyntaxError, OSError, EOFError)
-_BROKEN = (*_BROKEN, zipfile.BadZipFile, zlib.error)
+_BROKEN = (
+    ValueError,
+    LookupError,
+    TypeError,
+    SyntaxError,
+    OSError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 # Chooses the columns that are read from a header.
 Choose = Callable[[Sequence[str]], list[str]]
 
