@@ -26,7 +26,7 @@ from claim2source.core.files import refuse_input
 from claim2source.core.folders import require_output_file
 from claim2source.core.records import Dataset
 from claim2source.core.terminal import say
-from claim2source.data.beir import dataset_files
+from claim2source.data.folders import dataset_files
 from claim2source.data.lenient import LENIENT
 from claim2source.data.store import Store
 from claim2source.mining import Miner, MiningConfig, RankingMiner, check_ranked, write_mined

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -32,7 +31,6 @@ from claim2source.data.trec import BEIR_COLUMNS, grade_error, is_grade, write_be
 
 log = logging.getLogger(__name__)
 
-DEMO = Path(__file__).resolve().parent / "demo"
 
 CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
 # Keys of the metadata of sources and of claims.
@@ -79,39 +77,6 @@ class _Known(NamedTuple):
     def lacks(self, key: str) -> bool:
         """Whether there is no such record. If some cannot be read, none counts as absent."""
         return self.records.complete and key not in self.ids
-
-
-def dataset_folder(name: str | Path) -> Path:
-    """Locate the folder of a data set given by path or name, as `load` does.
-
-    A file of pairs is prepared as a folder of the store. Raises `InputError` if a plain name is no
-    folder, here or in CLAIM2SOURCE_DATA.
-    """
-    if str(name) == "demo":
-        return DEMO
-    folder = Path(name)
-    if folder.is_file():
-        from claim2source.data.pair_files import is_pair_file, prepared_folder
-
-        if is_pair_file(folder):
-            return prepared_folder(folder)
-    if folder.is_dir() or len(folder.parts) != 1:
-        return folder
-    root = os.environ.get("CLAIM2SOURCE_DATA")
-    if root and (Path(root) / folder).is_dir():
-        return Path(root) / folder
-    folder_note = "no such data set here"
-    if folder.is_file():
-        folder_note = "is a file; a data set is a folder"
-    root_note = "and CLAIM2SOURCE_DATA is not set"
-    if root:
-        root_note = f"nor in {root} (CLAIM2SOURCE_DATA)"
-    raise InputError(folder, reason=f"{folder_note}, {root_note}")
-
-
-def dataset_files(name: str | Path) -> list[Path]:
-    """List a data set's two files and its folder. Raises as `dataset_folder` does."""
-    return [dataset_folder(name) / part for part in (CORPUS, QUERIES, QRELS)]
 
 
 def read_beir(

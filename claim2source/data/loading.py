@@ -14,11 +14,11 @@ from claim2source.data.beir import (
     QRELS,
     SplitJudgements,
     assembled,
-    dataset_folder,
     read_beir,
     read_claims,
     read_judgements,
 )
+from claim2source.data.folders import dataset_folder
 from claim2source.data.frames import (
     ANY_TABLE,
     CLAIM_COLUMNS,

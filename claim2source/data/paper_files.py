@@ -9,10 +9,11 @@ from pathlib import Path
 from claim2source.core.config import require
 from claim2source.core.errors import InputError, Problems
 from claim2source.core.files import file_error
-from claim2source.data.beir import CORPUS, dataset_folder, text_length
+from claim2source.data.beir import CORPUS, text_length
 from claim2source.data.bibtex import read_bibtex
 from claim2source.data.boilerplate import cut_boilerplate
 from claim2source.data.dates import first_day
+from claim2source.data.folders import dataset_folder
 from claim2source.data.headings import FIELDS
 from claim2source.data.identity import ImportedPapers
 from claim2source.data.lenient import is_lenient

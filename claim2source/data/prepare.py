@@ -33,7 +33,7 @@ from claim2source.core.imports import import_dataclass
 from claim2source.core.program import with_positionals
 from claim2source.core.records import Claim, Dataset, Qrels, Source, sorted_languages
 from claim2source.core.terminal import say
-from claim2source.data.beir import QRELS, check_folders, dataset_folder, write_beir
+from claim2source.data.beir import QRELS, check_folders, write_beir
 from claim2source.data.checkthat import (
     files_2025,
     files_2026,
@@ -41,6 +41,7 @@ from claim2source.data.checkthat import (
     read_2026,
     read_hub,
 )
+from claim2source.data.folders import dataset_folder
 from claim2source.data.loading import load
 from claim2source.data.news import news_files, read_news
 

@@ -22,7 +22,7 @@ from claim2source.core.report import FILE as REPORT_FILE
 from claim2source.core.report import Report, SystemReport
 from claim2source.core.run import Run
 from claim2source.core.terminal import listed
-from claim2source.data.beir import dataset_folder
+from claim2source.data.folders import dataset_folder
 from claim2source.data.lenient import LENIENT
 from claim2source.data.trec import read_run
 from claim2source.data.wandb import Tracking

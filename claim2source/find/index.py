@@ -19,7 +19,8 @@ from claim2source.core.files import atomic_path, require_writable
 from claim2source.core.program import program_command, with_positionals
 from claim2source.core.progress import Progress
 from claim2source.core.terminal import say
-from claim2source.data.beir import QRELS, dataset_folder
+from claim2source.data.beir import QRELS
+from claim2source.data.folders import dataset_folder
 from claim2source.data.loading import require_golds
 from claim2source.data.paper_files import Format, Merge, PaperFiles
 from claim2source.data.papers import Paper

@@ -14,14 +14,8 @@ from claim2source.core.errors import ConfigError, Problems, UserError
 from claim2source.core.files import atomic_folder, atomic_path, require_writable
 from claim2source.core.languages import is_in_language, language_tag, primary_language
 from claim2source.core.records import sorted_languages
-from claim2source.data.beir import (
-    CORPUS,
-    DEMO,
-    QRELS,
-    QUERIES,
-    check_folders,
-    dataset_folder,
-)
+from claim2source.data.beir import CORPUS, QRELS, QUERIES, check_folders
+from claim2source.data.folders import DEMO, dataset_folder
 from claim2source.data.jsonl import JsonLines, Row
 from claim2source.text.language import detect, rewrite_error
 from claim2source.text.quality import WrittenText, judge_text, lost_facts

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Dataset
-from claim2source.data.beir import dataset_folder
+from claim2source.data.folders import dataset_folder
 from claim2source.data.loading import load
 from claim2source.mining import MinedRow, read_mined
 from claim2source.models.manifest import checkpoint_folder

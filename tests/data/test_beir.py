@@ -10,7 +10,8 @@ import pytest
 
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Claim, Source
-from claim2source.data.beir import DEMO, read_beir, write_beir
+from claim2source.data.beir import read_beir, write_beir
+from claim2source.data.folders import DEMO
 from claim2source.data.loading import load
 
 CORPUS = [

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from claim2source.data.beir import DEMO
+from claim2source.data.folders import DEMO
 from claim2source.data.loading import load
 
 LANGS = ("en", "de", "fr")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from claim2source.core.errors import UserError
 from claim2source.core.records import Dataset
 from claim2source.core.report import Report
-from claim2source.data.beir import dataset_folder
+from claim2source.data.folders import dataset_folder
 from claim2source.data.loading import load
 from claim2source.data.pair_files import read_pairs
 

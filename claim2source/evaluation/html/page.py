@@ -20,7 +20,7 @@ from claim2source.core.report import FILE, MACRO, Comparison
 from claim2source.core.run import Run
 from claim2source.core.tables import TextTable, cell_text
 from claim2source.core.terminal import listed
-from claim2source.data.beir import dataset_files
+from claim2source.data.folders import dataset_files
 from claim2source.data.grouping import gold_groups
 from claim2source.data.wandb import log_tables, require_tracking
 from claim2source.evaluation.compare import ScoredRuns, read_scored, sharing_highest

@@ -1,0 +1,42 @@
+"""Locate data sets by path, by name, or as a file of pairs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from claim2source.core.errors import InputError
+from claim2source.data.beir import CORPUS, QRELS, QUERIES
+from claim2source.data.pair_files import is_pair_file, prepared_folder
+
+DEMO = Path(__file__).resolve().parent / "demo"
+
+
+def dataset_folder(name: str | Path) -> Path:
+    """Locate the folder of a data set given by path or name, as `load` does.
+
+    A file of pairs is prepared as a folder of the store. Raises `InputError` if a plain name is no
+    folder, here or in CLAIM2SOURCE_DATA.
+    """
+    if str(name) == "demo":
+        return DEMO
+    folder = Path(name)
+    if folder.is_file() and is_pair_file(folder):
+        return prepared_folder(folder)
+    if folder.is_dir() or len(folder.parts) != 1:
+        return folder
+    root = os.environ.get("CLAIM2SOURCE_DATA")
+    if root and (Path(root) / folder).is_dir():
+        return Path(root) / folder
+    folder_note = "no such data set here"
+    if folder.is_file():
+        folder_note = "is a file; a data set is a folder"
+    root_note = "and CLAIM2SOURCE_DATA is not set"
+    if root:
+        root_note = f"nor in {root} (CLAIM2SOURCE_DATA)"
+    raise InputError(folder, reason=f"{folder_note}, {root_note}")
+
+
+def dataset_files(name: str | Path) -> list[Path]:
+    """List a data set's two files and its folder. Raises as `dataset_folder` does."""
+    return [dataset_folder(name) / part for part in (CORPUS, QUERIES, QRELS)]
