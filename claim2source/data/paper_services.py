@@ -9,6 +9,7 @@ from email.utils import parsedate
 from itertools import chain
 from pathlib import Path
 
+from claim2source.core.arguments import is_digits
 from claim2source.core.errors import Problems
 from claim2source.data.authors import author_names, in_reading_order, person_name
 from claim2source.data.json_fields import (
@@ -125,36 +126,47 @@ def read_semantic_scholar(record: Record) -> Paper | None:
         found = record.value(name)
         if isinstance(found, Mapping):
             ids |= {str(key).lower(): plain_text(found, key) for key in found}
-    doi = record.text("doi", "DOI") or ids.get("doi", "")
     pmid = pubmed_id(record.text("pubmed_id", "pmid") or ids.get("pubmed", ""))
+    title, authors = _title_and_authors(record)
     texts = _annotated_texts(record)
-    metadata = as_list(record.value("metadata"))
-    authors = as_list(record.value("authors")) or as_list(nested(metadata[:1], "authors"))
-    if metadata and not authors:
-        authors = as_list(nested(metadata[0], "authors"))
-    title = record.text("title") or texts.get("title", "")
-    if metadata and not title:
-        title = plain_text(metadata[0], "title")
-    paragraphs = as_list(record.value("abstract"))
-    abstract = " ".join(filter(None, (plain_text(part, "text") for part in paragraphs)))
-    if not paragraphs:
-        abstract = record.text("abstract") or texts.get("abstract", "")
-    venue = record.text("venue") or record.plain("journal", "name")
-    if isinstance(record.value("journal"), str):
-        venue = venue or record.text("journal")
     url = first_address([record.text("url", "s2_url")])
     return record.paper(
         [pmid, *_plain_ids(record, "paperId", "corpusId", "corpusid", "paper_id", "cord_uid")],
-        title=title,
-        abstract=abstract,
+        title=title or texts.get("title", ""),
+        abstract=_joined_abstract(record) or texts.get("abstract", ""),
         authors=[person_name(author) for author in authors],
-        venue=venue or record.plain("publicationVenue", "name"),
+        venue=_semantic_scholar_venue(record),
         date=record.text("publicationDate", "publicationdate", "year"),
-        doi=doi,
+        doi=record.text("doi", "DOI") or ids.get("doi", ""),
         url=url or (f"{PUBMED}{pmid}/" if pmid else ""),
         lang=record.text("language", "lang"),
         retracted=_state(texts_in(record.value("publicationTypes"))),
     )
+
+
+def _title_and_authors(record: Record) -> tuple[str, list[object]]:
+    """Read title and authors, which CORD-19's full texts have below `metadata`."""
+    title = record.text("title")
+    authors = as_list(record.value("authors"))
+    for metadata in as_list(record.value("metadata"))[:1]:
+        title = title or plain_text(metadata, "title")
+        authors = authors or as_list(nested(metadata, "authors"))
+    return title, authors
+
+
+def _joined_abstract(record: Record) -> str:
+    """Read an abstract: a text, or a list of paragraphs."""
+    paragraphs = as_list(record.value("abstract"))
+    if not paragraphs:
+        return record.text("abstract")
+    return " ".join(filter(None, (plain_text(part, "text") for part in paragraphs)))
+
+
+def _semantic_scholar_venue(record: Record) -> str:
+    journal = record.plain("journal", "name")
+    if isinstance(record.value("journal"), str):
+        journal = record.text("journal")
+    return record.text("venue") or journal or record.plain("publicationVenue", "name")
 
 
 def _plain_ids(record: Record, *names: str) -> list[str]:
@@ -172,8 +184,8 @@ def _annotated_texts(record: Record) -> dict[str, str]:
             places = parse_json(places, record.path, record.problems, record.row.line)
         parts: list[str] = []
         for place in as_list(places):
-            start, end = nested(place, "start"), nested(place, "end")
-            if isinstance(start, int | str) and isinstance(end, int | str):
+            start, end = str(nested(place, "start")), str(nested(place, "end"))
+            if is_digits(start + end) and start and end and len(start + end) < 20:
                 parts.append(text[int(start) : int(end)])
         found[name] = " ".join(parts)
     return found

@@ -35,7 +35,7 @@ from claim2source.models.local import local_model, with_local_models
 from claim2source.models.me5 import NAME as MULTILINGUAL
 from claim2source.search.bm25 import BM25
 from claim2source.search.dense import Dense
-from claim2source.search.engine import Engine, is_engine, open_index
+from claim2source.search.engine import Engine, open_index
 from claim2source.search.files import open_files, require_free
 from claim2source.search.growing import (
     BATCH,
@@ -48,7 +48,7 @@ from claim2source.search.growing import (
     undo_re_encoding,
 )
 from claim2source.search.identities import IndexedPapers
-from claim2source.search.manifest import IndexManifest, check_bm25
+from claim2source.search.manifest import IndexManifest, check_bm25, is_engine
 from claim2source.text import Rendering, SourceForm
 
 PROGRAM = "eval/index.py"

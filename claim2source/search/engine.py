@@ -12,7 +12,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -43,6 +42,7 @@ from claim2source.search.fuse import FusionConfig, fuse, score_missing
 from claim2source.search.lance import (
     Hits,
     connection,
+    create_index,
     id_filter,
     lancedb_module,
     named_errors,
@@ -60,6 +60,7 @@ from claim2source.search.probes import (
     chosen_probes,
     sampled_queries,
 )
+from claim2source.search.retention import RETENTION, choose_retention
 from claim2source.search.rows import (
     EVERYWHERE,
     Rows,
@@ -93,13 +94,6 @@ CENTRE_SAMPLE = 64
 BUILDING_CACHE = 2**26
 # Vectors are divided anew once the index has grown by this factor since.
 REDIVIDE = 2.0
-# Old versions stay this long: another process may be reading one, or ask an older state.
-RETENTION = timedelta(days=7)
-# Of a small index they stay for less if together they are so many times as large as the newest: so
-# long that a search that began on one ends. One that does not begins anew on the newest.
-CROWDED = ((3, timedelta(seconds=5)), (2, timedelta(minutes=1)))
-# Bytes that old versions may have in any case, and parts that a table is written in.
-_SPARE, _MOST_PARTS = 2**18, 16
 
 
 class Engine(PaperTable):
@@ -379,7 +373,8 @@ class Engine(PaperTable):
                     self._table.drop_index(names["vector"])
         with return_large_blocks():
             with self._with_named_errors():
-                retention = self._retention()
+                size = sum(size for size, _ in self.files.listed(self._folder).values())
+                retention = choose_retention(self._table, size, self.exact_below)
                 if retention is not None:
                     self._table.optimize(cleanup_older_than=retention)
             release_memory()
@@ -389,28 +384,6 @@ class Engine(PaperTable):
         self._write_seal()
         self.note(stale=False, **values)
         self._table = self._open_table()
-
-    def _retention(self) -> timedelta | None:
-        """Choose how long old versions stay when the table is compacted; None if it need not be.
-
-        To compact is to write everything again: a small index that grows by single papers, whose
-        search indexes are made anew in any case, is left in parts until they are many.
-        """
-        stats = self._table.stats()
-        if stats["num_rows"] >= self.exact_below:
-            return RETENTION
-        size = sum(size for size, _ in self.files.listed(self._folder).values()) - _SPARE
-        for times, retention in CROWDED:
-            if size > times * stats["total_bytes"] and self._oldest_age() > retention:
-                return retention
-        parts = stats["fragment_stats"]
-        written = stats["num_rows"] - parts["lengths"]["max"]
-        is_grown = 2 * written > stats["num_rows"] and parts["num_fragments"] > 1
-        return RETENTION if is_grown or parts["num_fragments"] > _MOST_PARTS else None
-
-    def _oldest_age(self) -> timedelta:
-        oldest = min(version["timestamp"] for version in self._table.list_versions())
-        return datetime.now(oldest.tzinfo) - oldest
 
     def _renewed(self) -> bool:
         """Whether the index is a newer one now than the one that could not be read."""
@@ -430,25 +403,11 @@ class Engine(PaperTable):
         for column in ("id", "terms", "names"):
             counts_removed = self.manifest.stale and column != "id"
             if papers and (column not in names or counts_removed):
-                self._create_index(column)
+                create_index(self._table, column)
         values = self._build_partitions(papers, names, say)
         sample = self.sample(papers, NAME_SAMPLE)
         weight = names_weight(sample, self.manifest.bm25, self._ids_by)
         return {"papers": papers, "names": weight, **values}
-
-    def _create_index(self, column: str) -> None:
-        from lancedb.index import FTS, BTree
-
-        # Texts are analysed before they come here: the engine splits them at spaces only.
-        terms = FTS(
-            base_tokenizer="whitespace",
-            max_token_length=None,
-            lower_case=False,
-            stem=False,
-            remove_stop_words=False,
-            ascii_folding=False,
-        )
-        self._table.create_index(column, config=BTree() if column == "id" else terms)
 
     def _renew_indexes(self) -> None:
         """Make search indexes again unless a note says that their files are complete.
@@ -460,7 +419,7 @@ class Engine(PaperTable):
         with self._with_named_errors():
             names = self._index_names()
             for column in names.keys() & {"id", "terms", "names"}:
-                self._create_index(column)
+                create_index(self._table, column)
         if names:
             self.note(trained=0)
         self._write_seal()
@@ -636,8 +595,3 @@ def open_index(location: str | Path, version: int | None = None) -> Engine:
     if version is not None:
         whole_number(version, "version")
     return Engine.open(location, version=version)
-
-
-def is_engine(location: str | Path) -> bool:
-    """Whether an index is there."""
-    return open_files(location).stamp(MANIFEST) != ""

@@ -21,10 +21,10 @@ from claim2source.data.store import Store
 from claim2source.models import ModelConfig
 from claim2source.search.bm25 import BM25, Analyser
 from claim2source.search.dense import Dense, Model, TextEncoder
-from claim2source.search.engine import Engine, is_engine, open_index
+from claim2source.search.engine import Engine, open_index
 from claim2source.search.files import IndexFiles
 from claim2source.search.lance import connection, named_errors
-from claim2source.search.manifest import IndexManifest
+from claim2source.search.manifest import IndexManifest, is_engine
 from claim2source.search.rows import SPLIT, Rows, finding_sentences, half, paper_stamp
 from claim2source.text import Rendering
 

@@ -164,3 +164,19 @@ def filtered(query: Any, where: Where, rows: np.ndarray | None = None) -> Any:
         listed = col("_rowid").isin(rows.tolist())
         condition = listed if condition is None else condition & listed
     return query if condition is None else query.where(condition, prefilter=True)
+
+
+def create_index(table: Any, column: str) -> None:
+    """Make the search index of the ids, or of a column of terms."""
+    from lancedb.index import FTS, BTree
+
+    # Texts are analysed before they come here: the engine splits them at spaces only.
+    terms = FTS(
+        base_tokenizer="whitespace",
+        max_token_length=None,
+        lower_case=False,
+        stem=False,
+        remove_stop_words=False,
+        ascii_folding=False,
+    )
+    table.create_index(column, config=BTree() if column == "id" else terms)

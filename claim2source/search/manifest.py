@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from claim2source.core.config import require
@@ -16,7 +17,7 @@ from claim2source.core.validate import parsed_json, validated
 from claim2source.models import ModelConfig
 from claim2source.search.bm25 import BM25, Analyser
 from claim2source.search.dense import Dense, TextEncoder, encoder_keys, of_model
-from claim2source.search.files import IndexFiles
+from claim2source.search.files import IndexFiles, open_files
 from claim2source.search.rows import SPLIT
 from claim2source.text import Rendering
 
@@ -171,3 +172,8 @@ class IndexManifest:
             )
         if mine != self.analyser:
             log.warning("%s: other versions of the stemmer or stop words made this index", location)
+
+
+def is_engine(location: str | Path) -> bool:
+    """Whether an index is there."""
+    return open_files(location).stamp(MANIFEST) != ""

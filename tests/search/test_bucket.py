@@ -21,8 +21,9 @@ from claim2source.data.posts import Post
 from claim2source.find.answers import json_rows
 from claim2source.find.finder import Finder
 from claim2source.search import files
-from claim2source.search.engine import Engine, is_engine, open_index
+from claim2source.search.engine import Engine, open_index
 from claim2source.search.files import Bucket, BucketLock
+from claim2source.search.manifest import is_engine
 from tests.search.engines import WIDTH, Corpus, read_any_manifest
 from tests.shared_data import REPOSITORY
 

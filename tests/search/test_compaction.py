@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from claim2source.search import engine as engine_module
+from claim2source.search import retention as retention_module
 from claim2source.search.engine import Engine, open_index
 from tests.search.engines import Corpus, read_any_manifest
 
@@ -21,8 +21,8 @@ def size(folder: Path) -> int:
 def test_one_paper_at_a_time_does_not_fill_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "_SPARE", 0)
-    monkeypatch.setattr(engine_module, "CROWDED", ((2, timedelta(milliseconds=1)),))
+    monkeypatch.setattr(retention_module, "SPARE", 0)
+    monkeypatch.setattr(retention_module, "CROWDED", ((2, timedelta(milliseconds=1)),))
     folder = tmp_path / "idx"
     engine = Engine.create(folder, read_any_manifest())
     engine.upsert(CORPUS.rows(range(50)))

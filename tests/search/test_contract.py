@@ -18,9 +18,10 @@ from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Source
 from claim2source.data.papers import Paper
 from claim2source.search.bm25 import BM25, Analyser
-from claim2source.search.engine import EXACT, Engine, is_engine, open_index
+from claim2source.search.engine import EXACT, Engine, open_index
 from claim2source.search.files import open_files
 from claim2source.search.lance import connection
+from claim2source.search.manifest import is_engine
 from claim2source.search.rows import EVERYWHERE, Rows, Where, half, paper_stamp
 from tests.search.engines import WIDTH, Corpus, agrees, read_any_manifest, stamped
 from tests.shared_data import REPOSITORY
