@@ -220,7 +220,8 @@ class PaperFiles:
                 total += 1
                 if not self.lenient:
                     places.raise_if_any()
-                self._empty += paper is None
+                if paper is None and not places.spoilt:
+                    self._empty += 1
                 self.left_out += max(len(places.spoilt), paper is None)
                 places.spoilt.clear()
                 if paper is None or not self._is_wanted(paper, path):

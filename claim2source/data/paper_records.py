@@ -153,12 +153,16 @@ def read_json(path: Path, problems: Problems, kind: str | None) -> Iterator[Pape
 
     `kind` says what the records are; by default each is read as what it is.
     """
+    reported = len(problems)
     for row in json_records(path, problems):
+        if len(problems) > reported:
+            yield None  # lines before this one, which are not JSON
         for work in _works(row, path, problems):
             if kind is not None:
                 yield _BY_NAME[kind].read(work, path, problems)
             else:
                 yield _chosen_reader(work)(work, path, problems)
+        reported = len(problems)
 
 
 def _works(row: Row, path: Path, problems: Problems) -> Iterator[Row]:

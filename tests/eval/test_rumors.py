@@ -99,7 +99,7 @@ def test_what_the_paper_prints_is_what_its_systems_do() -> None:
             before[0].label.rpartition("/")[2] if before and hasattr(before[0], "label") else None,
             None if last is None else last.by if last.model is None else Path(last.model).name,
             None if last is None else (last.rewrites, last.threshold, last.weights),
-            system.first.fielded.boost,
+            system.first.retriever.boost,
         )
     assert scores == {
         "System 0": (None, None, None, 1.1),

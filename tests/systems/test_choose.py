@@ -87,11 +87,11 @@ def test_a_strong_effect_is_taken_and_the_reason_is_recorded() -> None:
     only = {0.5: np.full(150, 0.5), 0.85: np.full(150, 0.6)}
     choice = choose("fusion", only, weighing, by=NEAR, **PLAIN)[1]
     assert choice.settings == choice.best == {"alpha": 0.85}
-    assert (choice.why, choice.error) == ("", 0.0)
+    assert (choice.reason, choice.error) == ("", 0.0)
     alpha, choice = choose("fusion", by_alpha(1), weighing, by=NEAR, **PLAIN)
     assert alpha != choice.best["alpha"]
-    assert choice.why.startswith(f"alpha {choice.best['alpha']:g} is best with ")
-    assert f"within one standard error ({choice.error:.4f})" in choice.why
+    assert choice.reason.startswith(f"alpha {choice.best['alpha']:g} is best with ")
+    assert f"within one standard error ({choice.error:.4f})" in choice.reason
 
 
 def test_many_claims_of_one_paper_are_one_observation() -> None:
