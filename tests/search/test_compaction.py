@@ -47,6 +47,7 @@ def test_one_paper_at_a_time_does_not_fill_the_disk(
     assert reader.stats().unbuilt == 0
 
 
+@pytest.mark.slow
 def test_a_small_update_writes_little(tmp_path: Path) -> None:
     folder = tmp_path / "idx"
     engine = Engine.create(folder, read_any_manifest())

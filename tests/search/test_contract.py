@@ -293,6 +293,7 @@ def test_all_vectors_are_compared_however_an_index_grew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("exact_below", [EXACT, 100])
+@pytest.mark.slow
 def test_an_index_of_before_with_vectors_of_16_bits_is_searched_and_grows(
     tmp_path: Path, corpus: Corpus, exact_below: int
 ) -> None:

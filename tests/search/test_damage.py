@@ -394,6 +394,7 @@ def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
         assert str(error.value) == f"{tmp_path / name}: {reason}"
 
 
+@pytest.mark.slow
 def test_of_large_indexes_only_files_that_changed_since_are_read(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -446,6 +447,7 @@ def test_a_full_disk_is_said_and_what_was_written_stays(copy: Path) -> None:
     assert open_index(copy).stats().papers == PAPERS + 100
 
 
+@pytest.mark.slow
 def test_a_rebuilt_index_that_is_damaged_is_refused_by_every_search_until_it_is_whole(
     copy: Path,
 ) -> None:

@@ -11,6 +11,7 @@ from claim2source.search.engine import Engine
 from tests.search.engines import Corpus, read_any_manifest
 
 
+@pytest.mark.slow
 def test_a_writer_of_many_papers_replaces_as_one_of_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from claim2source.search.engine import Engine
 from tests.search.engines import NEAR, WIDTH, Corpus, read_any_manifest
 
 
+@pytest.mark.slow
 def test_the_first_of_equal_papers_are_those_of_a_longer_list(tmp_path: Path) -> None:
     corpus = Corpus.drawn(120)
     corpus = replace(corpus, vectors=np.repeat(corpus.vectors[:6], 20, axis=0))
@@ -26,6 +27,7 @@ def test_the_first_of_equal_papers_are_those_of_a_longer_list(tmp_path: Path) ->
     engine.close()
 
 
+@pytest.mark.slow
 def test_wide_vectors_are_compared_where_they_lie(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -42,6 +44,7 @@ def test_wide_vectors_are_compared_where_they_lie(
     assert not reader._in_memory.is_small
 
 
+@pytest.mark.slow
 def test_an_older_index_of_one_partition_is_divided_once_it_is_large(tmp_path: Path) -> None:
     corpus = Corpus.drawn(110)
     engine = Engine.create(tmp_path / "index", read_any_manifest())
