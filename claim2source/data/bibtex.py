@@ -264,7 +264,7 @@ class _EntryReader:
             values["year"] = ["-".join(values["year"] + values["month"] + values.get("day", []))]
         key = entry.key
         if id_error(key):
-            self.problems.count("BibTeX keys that cannot be ids, left out", self.path, entry.line)
+            self.problems.count("BibTeX keys that cannot be ids, replaced", self.path, entry.line)
             key = ""
         return read_reference(self.path, entry.line, self.problems, _BIBTEX, values, key)
 
