@@ -16,6 +16,7 @@ from claim2source.core.languages import is_in_language, language_tag, primary_la
 from claim2source.core.records import sorted_languages
 from claim2source.data.beir import CORPUS, QRELS, QUERIES, check_folders
 from claim2source.data.folders import DEMO, dataset_folder
+from claim2source.data.pair_files import is_pair_file
 from claim2source.data.jsonl import JsonLines, Row
 from claim2source.text.language import detect, rewrite_error
 from claim2source.text.quality import WrittenText, judge_text, lost_facts
@@ -67,6 +68,8 @@ def require_translatable(dataset: str, out: Path | None, report: Path | None) ->
         check_folders([folder], out)
     elif folder.resolve() == DEMO.resolve():
         raise ConfigError("out", None, "a folder: the packaged demo set is not changed")
+    elif is_pair_file(dataset):
+        raise ConfigError("out", None, "a folder: a file of pairs is not changed")
     else:
         require_writable(folder / QUERIES, "file")
     if report is not None:

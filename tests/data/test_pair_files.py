@@ -13,12 +13,13 @@ from claim2source.eval.evaluate import main as evaluate
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from claim2source.core.errors import UserError
+from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Dataset
 from claim2source.core.report import Report
 from claim2source.data.folders import dataset_folder
 from claim2source.data.loading import load
 from claim2source.data.pair_files import read_pairs
+from claim2source.text.translate import require_translatable
 
 QUICK = settings(
     max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -120,6 +121,14 @@ def test_a_file_is_a_data_set_of_every_program(
     # Another content is another data set.
     write(Path("pairs.csv"), ROWS[:20])
     assert dataset_folder("pairs.csv") != folder and len(load("pairs.csv", "dev").claims) == 2
+
+
+def test_translations_are_not_written_into_the_store(tmp_path: Path) -> None:
+    pairs = str(write(tmp_path / "pairs.csv", ROWS))
+    with pytest.raises(ConfigError, match="pairs") as refused:
+        require_translatable(pairs, None, None)
+    assert refused.value.key == "out"
+    assert require_translatable(pairs, tmp_path / "out", None) == dataset_folder(pairs)
 
 
 def test_languages_labels_lists_and_splits(tmp_path: Path) -> None:
