@@ -40,8 +40,11 @@ if TYPE_CHECKING:
     from claim2source.search.bm25 import BM25 as BM25
     from claim2source.search.dense import Dense as Dense
     from claim2source.search.engine import open_index as open_index
+    from claim2source.search.fielded import Fielded as Fielded
     from claim2source.search.fuse import Hybrid as Hybrid
     from claim2source.search.fuse import fuse as fuse
+    from claim2source.search.routes import Routes as Routes
+    from claim2source.search.saved import Saved as Saved
     from claim2source.systems.read import make_system as make_system
     from claim2source.systems.system import System as System
     from claim2source.systems.system import run_system as run_system
@@ -84,7 +87,10 @@ _MODULES = {
     "write_trec_run": "data.trec",
     "BM25": "search.bm25",
     "Dense": "search.dense",
+    "Fielded": "search.fielded",
     "Hybrid": "search.fuse",
+    "Routes": "search.routes",
+    "Saved": "search.saved",
     "fuse": "search.fuse",
     "compare": "evaluation.compare",
     "evaluate": "evaluation.evaluate",

@@ -58,6 +58,12 @@ class Fielded(Settings):
         stop_words: leave stop words out.
         stemmer: compare stems instead of words.
         shortest: characters of the shortest word of the text that counts.
+
+    Example:
+        >>> import claim2source as c2s
+        >>> tweets = [c2s.Source("a", "", "Masks work #covid"), c2s.Source("b", "", "Rats dig")]
+        >>> c2s.Fielded().index(tweets).search("Do masks work?", k=1).sources("0")
+        ['a']
     """
 
     k1: Annotated[float, Between(0, 1000)] = 1.2

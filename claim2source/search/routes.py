@@ -28,12 +28,11 @@ class Routes:
 
     Example:
         >>> import claim2source as c2s
-        >>> from claim2source.search.routes import Routes
-        >>> papers = c2s.load("demo", "dev").sources[:20]
+        >>> papers = [c2s.Source("a", "Masks work", ""), c2s.Source("b", "Rats dig", "")]
         >>> german = c2s.BM25(claims="translated")
-        >>> index = Routes({"de": (german,), "default": (c2s.BM25(),)}).index(papers)
-        >>> len(index.search("masks", k=3).sources("0"))
-        3
+        >>> index = c2s.Routes({"de": (german,), "default": (c2s.BM25(),)}).index(papers)
+        >>> index.search("do masks work?", k=1).sources("0")
+        ['a']
     """
 
     routes: Mapping[str, tuple[Retriever, ...]]

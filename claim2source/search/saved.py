@@ -32,6 +32,16 @@ class Saved(Settings):
         ranked_by: which ranking of a score JSON: `reranker`, if one ran, or `embedding`.
         selections: the 2026 paper's file of its LLM's selections, which go to the front of the
             lists in `files`.
+
+    Example:
+        >>> import tempfile
+        >>> import claim2source as c2s
+        >>> dev = c2s.load("demo", "dev")
+        >>> file = tempfile.mkdtemp() + "/bm25.trec"
+        >>> c2s.write_trec_run(c2s.BM25().index(dev.sources).search(dev.claims).run, file)
+        >>> saved = c2s.Saved({"all": file}).index(dev.sources).search(dev.claims, k=5)
+        >>> len(saved.run.claim_ids) == len(dev.claims)
+        True
     """
 
     files: dict[str, Path] = field(default_factory=dict)

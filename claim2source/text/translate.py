@@ -16,8 +16,8 @@ from claim2source.core.languages import is_in_language, language_tag, primary_la
 from claim2source.core.records import sorted_languages
 from claim2source.data.beir import CORPUS, QRELS, QUERIES, check_folders
 from claim2source.data.folders import DEMO, dataset_folder
-from claim2source.data.pair_files import is_pair_file
 from claim2source.data.jsonl import JsonLines, Row
+from claim2source.data.pair_files import is_pair_file
 from claim2source.text.language import detect, rewrite_error
 from claim2source.text.quality import WrittenText, judge_text, lost_facts
 
