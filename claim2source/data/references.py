@@ -130,6 +130,8 @@ _DOI_NOTE = re.compile(r"\s*(?:doi\b|https?://(?:dx\.)?doi\.org/)", re.IGNORECAS
 _YEAR_SPAN = 1100
 Values = Mapping[str, Sequence[str]]
 Lines = list[tuple[str, str]]
+# A tag, and the lines of its text.
+_Tagged = tuple[str, list[str]]
 
 
 def read_tagged(path: Path, problems: Problems, kind: Kind) -> Iterator[Paper | None]:
@@ -181,7 +183,7 @@ def read_tagged(path: Path, problems: Problems, kind: Kind) -> Iterator[Paper | 
 def _records(path: Path, problems: Problems, kind: Kind) -> Iterator[tuple[int, Lines]]:
     """Yield each reference's first line, and its tags with their texts."""
     first = 0
-    record: Lines = []
+    record: list[_Tagged] = []
     pattern = _LINES[kind]
     after_blank = True
     for number, raw in any_lines(path, problems):
@@ -195,41 +197,45 @@ def _records(path: Path, problems: Problems, kind: Kind) -> Iterator[tuple[int, 
         tag = match[1] if match else ""
         is_first = match is not None and _begins(kind, tag, record, after_blank)
         if first and (is_first or tag in (_END, "EF") and kind in ("ris", "wos")):
-            yield first, record
+            yield first, _joined(record)
             first, record = 0, []
         if is_first:
             first = number
         if first and match is not None:
-            record.append((tag, (match[2] or "").strip()))
+            record.append((tag, [(match[2] or "").strip()]))
         elif first:
             _go_on(record, line.strip(), kind)
         after_blank = False
     if first:
-        yield first, record
+        yield first, _joined(record)
 
 
-def _begins(kind: Kind, tag: str, record: Lines, after_blank: bool) -> bool:
+def _joined(record: Sequence[_Tagged]) -> Lines:
+    return [(tag, " ".join(parts).strip()) for tag, parts in record]
+
+
+def _begins(kind: Kind, tag: str, record: Sequence[_Tagged], after_blank: bool) -> bool:
     """Whether a tag begins another reference than the one that was read so far."""
-    tags = {name for name, _ in record}
     start = _STARTS[kind]
+    is_new = not record or after_blank
+    if kind == "nbib" and tag == "OWN":
+        return is_new  # ERIC's have no PMID
     if kind == "nbib":
-        # ERIC's have no PMID.
-        is_new = not record or after_blank
-        return tag == "PMID" and (is_new or "PMID" in tags) or tag == "OWN" and is_new
-    if kind == "endnote":
+        return tag == start and (is_new or start in {name for name, _ in record})
+    if kind == "endnote" and (is_new or tag == start):
         # A reference may have two types, and that of an old program none.
-        is_typed = start in tags
-        return not record or tag == start and tags != {start} or after_blank and not is_typed
-    return tag == start
+        tags = {name for name, _ in record}
+        return not record or tag == start and tags != {start} or after_blank and start not in tags
+    return kind != "endnote" and tag == start
 
 
-def _go_on(record: Lines, text: str, kind: Kind) -> None:
+def _go_on(record: list[_Tagged], text: str, kind: Kind) -> None:
     """Add a line without a tag to the entry before it, or as another entry of a list."""
-    tag, before = record[-1]
+    tag, parts = record[-1]
     if kind == "wos" and tag in _LISTS:
-        record.append((tag, text))
+        record.append((tag, [text]))
     else:
-        record[-1] = (tag, f"{before} {text}".strip())
+        parts.append(text)
 
 
 def read_reference(
