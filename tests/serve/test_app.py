@@ -84,6 +84,9 @@ def test_a_retraction_is_shown_and_no_script_is_a_link(client: httpx.Client) -> 
     assert page.count('<p class="problem">RETRACTED, 2021-03-04, &lt;b&gt;</p>') == 1
     assert "javascript:alert" not in page
     post = client.post("/api/v1/find", json={"post": NASTY, "k": 13})
+    # JSON Schema's integers may be written with a point.
+    with_point = client.post("/api/v1/find", json={"post": NASTY, "k": 13.0}).json()
+    assert len(with_point["papers"]) == len(post.json()["papers"])
     assert "javascript" not in post.text and "retracted, 2021-03-04" in post.text
 
 
