@@ -64,7 +64,12 @@ class World:
 
     def write(self, train: Dataset) -> None:
         folder = self.place() / f"set{self.made}"
-        write_beir([train, replace(small_splits()[1], sources=train.sources)], folder)
+        dev = small_splits()[1]
+        known = {source.id for source in train.sources}
+        # A joined set has other ids than the golds of dev.
+        lacking = [source for source in dev.sources if source.id not in known]
+        sources = (*train.sources, *lacking)
+        write_beir([replace(train, sources=sources), replace(dev, sources=sources)], folder)
         self.data.append(folder)
 
     def join(self, first: int, second: int) -> None:
