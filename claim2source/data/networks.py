@@ -7,6 +7,7 @@ brackets, such as `[quoted post]`.
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from typing import Any
 
 # Posts within posts that are read, the outermost included.
 _DEEPEST = 3
+# What X and Reddit escape in a text; any other entity was written by the post's author.
+_ESCAPED = re.compile(r"&(?:amp|lt|gt|quot|#39);")
 _LINK = "app.bsky.richtext.facet#link"
 _POST_URI = re.compile(r"at://did:[a-z]+:[A-Za-z0-9._:%-]+/app\.bsky\.feed\.post/[A-Za-z0-9._~:-]+")
 
@@ -261,6 +264,11 @@ def object_or_empty(value: object) -> Mapping[str, Any]:
 
 def plain_text(value: object) -> str:
     return value.strip() if isinstance(value, str) else ""
+
+
+def unescaped(text: str) -> str:
+    """Undo once the escapes of X and Reddit: "&amp;lt;" is "&lt;", which the author wrote."""
+    return _ESCAPED.sub(lambda match: html.unescape(match[0]), text)
 
 
 def type_name(value: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ from claim2source.data.networks import (
     objects,
     plain_text,
     type_name,
+    unescaped,
 )
 from claim2source.data.papers import first_day, iso_language, last_day
 
@@ -389,7 +390,7 @@ def _tweet_text(tweet: Record) -> str:
     long = object_or_empty(tweet.get("extended_tweet")).get("full_text")
     note = object_or_empty(tweet.get("note_tweet")).get("text")
     texts = [plain_text(text) for text in (note, long, tweet.get("full_text"), tweet.get("text"))]
-    return html.unescape(next(filter(None, texts), ""))
+    return unescaped(next(filter(None, texts), ""))
 
 
 def _urls(tweet: Record) -> Iterator[str]:
@@ -406,7 +407,7 @@ def _is_own(url: str) -> bool:
 def _note_tweet(note: Record) -> FoundPost:
     """Read a long post of the archive's note-tweet.js."""
     core = object_or_empty(note.get("core"))
-    text = html.unescape(plain_text(core.get("text")))
+    text = unescaped(plain_text(core.get("text")))
     urls = [plain_text(url.get("expandedUrl")) for url in objects(core.get("urls"))]
     parts = PostParts([text] if text else [], urls, date=plain_text(note.get("createdAt")))
     return _of_parts(note.get("noteTweetId"), parts)
@@ -469,7 +470,7 @@ def _comment(data: Record) -> FoundPost:
 
 
 def _reddit_text(value: object) -> str:
-    text = html.unescape(plain_text(value))
+    text = unescaped(plain_text(value))
     return "" if text.casefold() in _REMOVED else text
 
 

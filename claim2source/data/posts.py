@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import logging
 import re
 from collections import Counter
@@ -14,7 +13,7 @@ from claim2source.core.config import Settings, require
 from claim2source.core.errors import InputError, Problems
 from claim2source.core.records import Claim
 from claim2source.data.jsonl import Row, json_records
-from claim2source.data.networks import Html
+from claim2source.data.networks import Html, unescaped
 from claim2source.data.post_exports import (
     REPOSTS,
     RETWEET,
@@ -204,7 +203,7 @@ class PostFile:
         marks = {_normalised(name): value for name, value in row.record.items()}
         reason = "" if text.strip() else WITHOUT_TEXT
         if not marks.keys().isdisjoint(_X_MARKS):
-            text = html.unescape(text)
+            text = unescaped(text)
             if RETWEET.match(text) or any(_is_set(marks.get(name)) for name in _REPOST_MARKS):
                 reason = REPOSTS
         return FoundPost(
