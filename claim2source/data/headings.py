@@ -39,15 +39,16 @@ _HEADINGS = {
     "early": "earlyaccessdate ea",
     "doi": "doi itemdoi di doilink doiurl idsdoi externalidsdoi preprintdoi articledoi bookdoi d2",
     "url": """url link urls externalurl sourceurls primarylocationlandingpageurl landingpageurl
-        doilink dimensionsurl fulltexturl openurllink pdflink ur website""",
-    "lang": "lang language languages languageoforiginaldocument la sprache langue idioma",
+        doilink dimensionsurl fulltexturl fulltextlink embaselink openurllink pdflink ur website""",
+    "lang": """lang language languages languageoforiginaldocument articlelanguage la sprache langue
+        idioma""",
     "retracted": "retracted isretracted retractionstatus retraction retractednote",
     "type": """documenttype publicationtype publicationtypes itemtype dt pt typeofreference type
         pubtype""",
-    "pmid": "pmid pubmedid idspmid pubmed pm medlineid",
+    "pmid": "pmid pubmedid idspmid medlinepmid pubmed pm medlineid",
     "key": """key citationkey citekey bibtexkey eid ut utuniquewosid uniquewosid uniqueid lensid
         publicationid paperid corpusid openalexid arxivid corduid accessionnumber ericnumber
-        ericid externalid pmcid recordid refid referenceid articleid an""",
+        ericid embaseaccessionid pui externalid pmcid recordid refid referenceid articleid an""",
 }
 # Other databases mean something else by it: read if the field has no better column.
 _WEAK = frozenset(("source", "description", "publisher", "text"))
