@@ -72,7 +72,7 @@ _ZIPPED = {
     ".odt": "a text document",
 }
 # The type of a reference, and a line of another tag: "RT" alone may begin any text.
-_REFWORKS = rb"RT +[A-Z][^\r\n]*[\r\n]+[A-Z][A-Z0-9] +\S"
+_REFWORKS = rb"RT +[A-Z][^\r\n]*[\r\n]+(?:SR|ID|A[1-6]|T[1-3]|J[FO]|YR|FD|VO|K1|AB|DO) +\S"
 _OURS: dict[bytes, Format] = {
     rb"TY {1,2}- ?\w": "ris",
     rb"(PMID|OWN) *- ": "nbib",

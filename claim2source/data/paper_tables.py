@@ -295,7 +295,13 @@ def _csv(
         reader = csv.reader(lines, delimiter=separator, strict=True)
     columns: Columns | None = None
     width = 0
-    for number, cells in csv_rows(reader, path, problems):
+    rows = csv_rows(reader, path, problems)
+    first = list(islice(rows, 2))
+    rows = chain(first, rows)
+    if _has_a_field_a_line([cells for _, cells in first]):
+        yield from _records_by_field(rows, renamed)
+        return
+    for number, cells in rows:
         if columns is None:
             header = [cell.strip() for cell in cells]
             width = len(header)
@@ -309,6 +315,29 @@ def _csv(
             yield columns, (number, dict(zip(columns.header, row, strict=True)))
     if columns is None:
         table_columns(path, [], renamed, problems)
+
+
+def _has_a_field_a_line(first: Sequence[Sequence[str]]) -> bool:
+    """Whether each line is a field's name and its values, as Embase also exports them."""
+    names = [cells[0] for cells in first if len(cells) > 1]
+    is_named = all(name.isupper() and heading_key(name) in KNOWN for name in names)
+    return len(names) == 2 and is_named and names[0] == "TITLE" and not first[0][1].isupper()
+
+
+def _records_by_field(
+    rows: Iterator[tuple[int, list[str]]], renamed: Mapping[str, str]
+) -> Iterator[tuple[Columns, Cells]]:
+    """Collect the records of lines of one field each; TITLE begins a record."""
+    line = 0
+    record: dict[str, object] = {}
+    for number, cells in rows:
+        name, values = cells[0].strip(), [cell.strip() for cell in cells[1:] if cell.strip()]
+        if name == "TITLE":
+            if record:
+                yield match_columns(list(record), renamed), (line, record)
+            line, record = number, {}
+        record[name] = values[0] if len(values) == 1 else values
+    yield match_columns(list(record), renamed), (line, record)
 
 
 def _of_width(cells: Sequence[str], width: int) -> Sequence[str] | None:

@@ -163,6 +163,23 @@ def test_the_source_of_embase(tmp_path: Path, cell: str, date: str, doi: str) ->
     assert paper.url.endswith("/32000001/")
 
 
+@pytest.mark.parametrize("others", ["", ',"Roe R."'])
+def test_a_field_a_line_of_embase(tmp_path: Path, others: str) -> None:
+    lines = ['"TITLE","Masks"', f'"AUTHOR NAMES","Doe J."{others}', f'"SOURCE","{LANCET}"']
+    lines += ['"MEDLINE PMID","32000001"', '"ABSTRACT","Masks help."', ""]
+    lines += ['"TITLE","Gel"', '"DOI","10.5555/b"']
+    papers, _ = read(tmp_path / "a.csv", "\n".join(lines))
+    assert [paper.source.title for paper in papers] == ["Masks", "Gel"]
+    source = papers[0].source
+    assert source.authors == (("Doe J.", "Roe R.") if others else ("Doe J.",))
+    assert (source.abstract, source.venue, source.date) == (
+        "Masks help.",
+        "Lancet (London)",
+        "2020",
+    )
+    assert (source.id, papers[1].doi) == ("32000001", "10.5555/b")
+
+
 def test_cells_of_their_own_count_more_than_embases_source(tmp_path: Path) -> None:
     header = "Title,Source,Publication Year,DOI"
     row = f'T,"{LANCET}. Date of Publication: 15 Feb 2020. DOI: 10.5555/b",2019,10.5555/a'
