@@ -39,20 +39,22 @@ _HEADINGS = {
     "early": "earlyaccessdate ea",
     "doi": "doi itemdoi di doilink doiurl idsdoi externalidsdoi preprintdoi articledoi bookdoi d2",
     "url": """url link urls externalurl sourceurls primarylocationlandingpageurl landingpageurl
-        doilink dimensionsurl fulltexturl openurllink pdflink ur website""",
-    "lang": "lang language languages languageoforiginaldocument la sprache langue idioma",
+        doilink dimensionsurl fulltexturl fulltextlink embaselink openurllink pdflink ur website""",
+    "lang": """lang language languages languageoforiginaldocument articlelanguage la sprache langue
+        idioma""",
     "retracted": "retracted isretracted retractionstatus retraction retractednote",
     "type": """documenttype publicationtype publicationtypes itemtype dt pt typeofreference type
         pubtype""",
-    "pmid": "pmid pubmedid idspmid pubmed pm medlineid",
+    "pmid": "pmid pubmedid idspmid medlinepmid pubmed pm medlineid",
     "key": """key citationkey citekey bibtexkey eid ut utuniquewosid uniquewosid uniqueid lensid
         publicationid paperid corpusid openalexid arxivid corduid accessionnumber ericnumber
-        ericid externalid pmcid recordid refid referenceid articleid an""",
+        ericid embaseaccessionid pui externalid pmcid recordid refid referenceid articleid an""",
 }
 # Other databases mean something else by it: read if the field has no better column.
 _WEAK = frozenset(("source", "description", "publisher", "text"))
 # Headings that mean these only beside others of their source.
 _WOS = frozenset("pt au af ti so la dt ab di pd py ut pm ca gp ba bf be ea d2".split())
+_ANYWHERE = frozenset("ti ab au".split())
 
 
 @dataclass(frozen=True)
@@ -92,23 +94,28 @@ def match_columns(header: Sequence[str], renamed: Mapping[str, str]) -> Columns:
             by_key.setdefault(heading_key(name), []).append(name)
     is_wos = len(_WOS & set(by_key)) >= 6
     fields: dict[str, tuple[str, ...]] = {}
-    for field, headings in _HEADINGS.items():
-        if field in renamed:
-            fields[field] = (renamed[field],)
-            continue
-        found: list[str] = []
-        for key in headings.split():
-            if key in _WOS and len(key) == 2 and not is_wos and key not in ("ti", "ab", "au"):
-                continue
-            if key in _WEAK and found:
-                continue
-            found += by_key.get(key, ())
-        # Web of Science's "ID" are keywords, its "PT" says whether it is a journal.
-        if is_wos and field in ("id", "type"):
-            found = [name for name in found if heading_key(name) not in ("id", "pt")]
+    for field in _HEADINGS:
+        found = (renamed[field],) if field in renamed else _found_columns(field, by_key, is_wos)
         if found:
-            fields[field] = tuple(found)
+            fields[field] = found
     return Columns(fields, tuple(header))
+
+
+def _found_columns(
+    field: str, by_key: Mapping[str, Sequence[str]], is_wos: bool
+) -> tuple[str, ...]:
+    """List the columns of a field by their headings, the best one first."""
+    found: list[str] = []
+    for key in _HEADINGS[field].split():
+        is_meant = is_wos or key not in _WOS or key in _ANYWHERE
+        # Web of Science's "ID" are keywords, its "PT" tells whether it is a journal.
+        if is_wos and (field, key) in (("id", "id"), ("type", "pt")):
+            is_meant = False
+        if key in _WEAK and found:
+            is_meant = False
+        if is_meant:
+            found += by_key.get(key, ())
+    return tuple(found)
 
 
 def table_columns(

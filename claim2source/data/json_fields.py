@@ -22,7 +22,7 @@ def nested(value: object, *keys: str) -> object:
 
 
 def plain_text(value: object, *keys: str) -> str:
-    """Return the text or number behind several keys; "" if it is absent or no such thing."""
+    """Return the text or number behind several keys; "" if it is absent or of another type."""
     found = nested(value, *keys)
     if isinstance(found, bool) or not isinstance(found, str | int):
         return ""

@@ -29,7 +29,7 @@ _BLOCKS = frozenset(
 )
 _SPACE = r"(?:[A-Za-z][\w.-]*:)?"
 _TITLES = rf"{_SPACE}(?:title|section-title|h[1-6])"
-# Formulas that are written again in LaTeX, and elements that are no part of an abstract.
+# Formulas that are repeated in LaTeX, and elements that do not belong to an abstract.
 _UNREAD = re.compile(
     rf"<(?P<tag>{_SPACE}(?:tex-math|annotation|annotation-xml|fig|fig-group|figure|caption|"
     r"table-wrap|object-id|alt-text|script|style))\b[^<>]*(?<!/)>"

@@ -25,6 +25,7 @@ Format = Literal[
     "nbib",
     "wos",
     "endnote",
+    "refworks",
     "bibtex",
     "csv",
     "xlsx",
@@ -32,7 +33,7 @@ Format = Literal[
 ]
 READ = (
     "JSON, JSON lines, XML of PubMed, JATS, EndNote and Europe PMC, RIS, NBIB, tagged files of Web "
-    "of Science and EndNote, BibTeX, CSV, TSV, Excel (.xlsx) and Parquet"
+    "of Science, EndNote and RefWorks, BibTeX, CSV, TSV, Excel (.xlsx) and Parquet"
 )
 BY_NAME: dict[str, Format] = {
     ".jsonl": "beir",
@@ -70,22 +71,26 @@ _ZIPPED = {
     ".docx": "a Word file",
     ".odt": "a text document",
 }
+# The type of a reference, and a line of another tag: "RT" alone may begin any text.
+_REFWORKS = rb"RT +[A-Z][^\r\n]*[\r\n]+(?:SR|ID|A[1-6]|T[1-3]|J[FO]|YR|FD|VO|K1|AB|DO) +\S"
 _OURS: dict[bytes, Format] = {
     rb"TY {1,2}- ?\w": "ris",
     rb"(PMID|OWN) *- ": "nbib",
     rb"(FN|PT) \w": "wos",
     rb"%[0-9A-Z@] \S": "endnote",
+    _REFWORKS: "refworks",
     rb"PAR1": "parquet",
     rb"@\w+\s*[{(]": "bibtex",
     rb"<": "pubmed",
     rb"[{\[]": "beir",
 }
-# A line that says what it is below lines of another kind: Ovid numbers its references, Scopus
+# Lines that tell the format below lines of another kind: Ovid numbers its references, Scopus
 # writes when it exported them.
 _BELOW: dict[bytes, Format] = {
     rb"^TY  - \w": "ris",
     rb"^PMID- [0-9]": "nbib",
     rb"^@\w+\s*[{(]": "bibtex",
+    b"^" + _REFWORKS: "refworks",
 }
 
 
@@ -94,33 +99,47 @@ def plain_suffix(path: Path) -> str:
 
 
 def detect_format(path: Path) -> tuple[Format, str]:
-    """Tell a file's format by how it begins, else by its name; and why it is not read, or ""."""
+    """Detect a file's format by its first lines, else by its name; and the reason it is not read.
+
+    The reason is "" if it can be read.
+    """
     by_name = BY_NAME.get(plain_suffix(path))
     begin = file_begin(path)
     if begin is None:
         return by_name or "beir", ""
     if by_name == "xlsx" and begin.startswith(b"PK") or _is_workbook(path, begin):
         return "xlsx", ""
-    for mark, reason in _OTHER_FORMATS.items():
-        if re.match(mark, begin):
-            reason = _ZIPPED.get(plain_suffix(path), reason)
-            return by_name or "beir", f"is {reason}; read are {READ}"
-    by_content = _format_of(begin)
+    if reason := _other_kind(path, begin):
+        return by_name or "beir", f"is {reason}; read are {READ}"
+    by_content = _content_format(begin)
     if by_name is None:
-        if by_content is None and _is_table(begin):
-            by_content = "csv"
-        if by_content is None:
-            return "beir", f"is of no kind that is read; read are {READ}"
+        return _unnamed_format(begin, by_content)
+    if by_content is not None:
+        return (by_content if _overrules(by_content, by_name) else by_name), ""
+    if by_name in ("beir", "xlsx") and begin:
+        kind = "JSON" if by_name == "beir" else "an Excel workbook"
+        return by_name, f"is not {kind}, as its name says; read are {READ}"
+    return by_name, ""
+
+
+def _other_kind(path: Path, begin: bytes) -> str:
+    """Name the kind of a file that is not read, by its first bytes; "" if it is not known."""
+    for mark, kind in _OTHER_FORMATS.items():
+        if re.match(mark, begin):
+            return _ZIPPED.get(plain_suffix(path), kind)
+    return ""
+
+
+def _unnamed_format(begin: bytes, by_content: Format | None) -> tuple[Format, str]:
+    """Choose the format of a file whose name tells none, and the reason it is not read."""
+    if by_content is not None:
         return by_content, ""
-    if by_content is None:
-        if by_name in ("beir", "xlsx") and begin:
-            kind = "JSON" if by_name == "beir" else "an Excel workbook"
-            return by_name, f"is not {kind}, as its name says; read are {READ}"
-        return by_name, ""
-    return (by_content if _overrules(by_content, by_name) else by_name), ""
+    if _is_table(begin):
+        return "csv", ""
+    return "beir", f"is of no kind that is read; read are {READ}"
 
 
-def _format_of(begin: bytes) -> Format | None:
+def _content_format(begin: bytes) -> Format | None:
     for mark, kind in _OURS.items():
         if re.match(mark, begin):
             return kind
@@ -171,7 +190,7 @@ def file_begin(path: Path) -> bytes | None:
 
 def _overrules(by_content: Format, by_name: Format) -> bool:
     """Whether how a file begins counts more than its name."""
-    if by_content in ("ris", "nbib", "wos", "endnote", "parquet"):
+    if by_content in ("ris", "nbib", "wos", "endnote", "refworks", "parquet"):
         return True
     if by_content == "bibtex":
         return by_name != "csv"

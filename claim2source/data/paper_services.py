@@ -40,7 +40,7 @@ from claim2source.data.papers import (
 )
 
 EUROPE_PMC, ARXIV = "https://europepmc.org/article/", "https://arxiv.org/abs/"
-# What authors of arXiv say of a paper that is no longer meant to be read.
+# How authors withdraw a paper from arXiv.
 _WITHDRAWN = re.compile(r"\b(?:has|have) been withdrawn|\bwithdrawn by\b", re.IGNORECASE)
 # Fields of Zotero that name what a paper is part of.
 _ZOTERO_VENUES = (

@@ -6,6 +6,7 @@ import csv
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,6 +15,7 @@ from zipfile import BadZipFile
 from claim2source.core.errors import InputError, Problems
 from claim2source.data.authors import person_name
 from claim2source.data.beir import OF_SOURCES
+from claim2source.data.doi import plain_doi, plain_dois
 from claim2source.data.headings import KNOWN, Columns, match_columns, table_columns
 from claim2source.data.jsonl import Row
 from claim2source.data.markup import clean
@@ -28,7 +30,7 @@ from claim2source.data.paper_keys import (
     is_placeholder,
     pubmed_id,
 )
-from claim2source.data.papers import Paper, PaperTexts, cell_state, notice_state, plain_doi
+from claim2source.data.papers import Paper, PaperTexts, cell_state, notice_state
 from claim2source.data.references import missing_library
 from claim2source.data.text_files import (
     csv_rows,
@@ -61,6 +63,13 @@ _AUTHOR_NUMBER = re.compile(r"\s*\(\d+\)(?=\s*(?:;|$))")
 _BEGINS = ("Mc", "Mac", "De", "Di", "La", "Le", "O'", "-")
 # PubMed ends its list of authors, of surnames and initials, with a full stop.
 _LAST_INITIALS = re.compile(r"(?<= )([^\W\d_]{1,4})\.$")
+
+# Embase's journal, year and volume in one cell: "Lancet (2020) 395:10223 (497-506). Date of ..".
+_EMBASE_SOURCE = re.compile(
+    r"(?P<venue>.{1,300}?) \((?P<year>(?:19|20)[0-9]{2})\)"
+    r"(?:\.? Date of Publication:| (?:\(|[A-Z]?[0-9]|Article Number|Part |Supp))"
+)
+_EMBASE_DATE = re.compile(r"\bDate of Publication:\s*([^.;()]+)")
 
 # A row's line and its cells by column.
 Cells = tuple[int, Mapping[str, object]]
@@ -120,13 +129,13 @@ class _TableRow:
         title, abstract = self.prose("title"), self.prose("abstract")
         if not f"{title}{abstract}".strip():
             return None
-        doi, pmid = plain_doi(self.text("doi")), pubmed_id(self.text("pmid"))
+        doi, pmid = self.doi(), pubmed_id(self.text("pmid"))
         date = self.date()
         texts = PaperTexts("", title, abstract, date=date)
         key = choose_key(self.path, self.location, self.problems, self.ids(doi, pmid), texts)
         metadata: dict[str, object] = {
             "authors": self.authors(),
-            "venue": self.prose("venue"),
+            "venue": self.venue(),
             "date": date,
             "doi": doi,
             "url": self.address(pmid),
@@ -191,11 +200,34 @@ class _TableRow:
         for value in self.values("key"):
             yield str(value).strip().removeprefix(OPENALEX)
 
+    def doi(self) -> str:
+        """Read the DOI: of its own cell, else the only one that Embase's source names."""
+        if doi := plain_doi(self.text("doi")):
+            return doi
+        dois = plain_dois(self.embase.string) if self.embase else []
+        return dois[0] if len(dois) == 1 else ""
+
+    def venue(self) -> str:
+        """Read the venue, which Embase writes before the year and the volume."""
+        return self.embase["venue"] if self.embase else self.prose("venue")
+
     def date(self) -> str:
         """Read the date as exactly as the cells have it."""
         year = self.text("year").partition("//")[0].removesuffix(".0")
         found = self.text("date").partition("//")[0] or year or self.text("early")
+        if self.embase and not found:
+            year = self.embase["year"]
+            dates = _EMBASE_DATE.findall(self.embase.string)
+            found = dates[0].strip() if len(dates) == 1 else year
         return dated(found.removesuffix(".0"), year)
+
+    @cached_property
+    def embase(self) -> re.Match[str] | None:
+        """The source that Embase writes in one cell, if the venue has no better one."""
+        column = next(iter(self.columns.fields.get("venue", ())), "")
+        if heading_key(column) != "source":
+            return None
+        return _EMBASE_SOURCE.match(str(self.cells.get(column)))
 
     def address(self, pmid: str) -> str:
         """Read the first address of the web, or else PubMed's or OpenAlex's own."""
@@ -263,7 +295,13 @@ def _csv(
         reader = csv.reader(lines, delimiter=separator, strict=True)
     columns: Columns | None = None
     width = 0
-    for number, cells in csv_rows(reader, path, problems):
+    rows = csv_rows(reader, path, problems)
+    first = list(islice(rows, 2))
+    rows = chain(first, rows)
+    if _has_a_field_a_line([cells for _, cells in first]):
+        yield from _records_by_field(rows, renamed)
+        return
+    for number, cells in rows:
         if columns is None:
             header = [cell.strip() for cell in cells]
             width = len(header)
@@ -277,6 +315,29 @@ def _csv(
             yield columns, (number, dict(zip(columns.header, row, strict=True)))
     if columns is None:
         table_columns(path, [], renamed, problems)
+
+
+def _has_a_field_a_line(first: Sequence[Sequence[str]]) -> bool:
+    """Whether each line is a field's name and its values, as Embase also exports them."""
+    names = [cells[0] for cells in first if len(cells) > 1]
+    is_named = all(name.isupper() and heading_key(name) in KNOWN for name in names)
+    return len(names) == 2 and is_named and names[0] == "TITLE" and not first[0][1].isupper()
+
+
+def _records_by_field(
+    rows: Iterator[tuple[int, list[str]]], renamed: Mapping[str, str]
+) -> Iterator[tuple[Columns, Cells]]:
+    """Collect the records of lines of one field each; TITLE begins a record."""
+    line = 0
+    record: dict[str, object] = {}
+    for number, cells in rows:
+        name, values = cells[0].strip(), [cell.strip() for cell in cells[1:] if cell.strip()]
+        if name == "TITLE":
+            if record:
+                yield match_columns(list(record), renamed), (line, record)
+            line, record = number, {}
+        record[name] = values[0] if len(values) == 1 else values
+    yield match_columns(list(record), renamed), (line, record)
 
 
 def _of_width(cells: Sequence[str], width: int) -> Sequence[str] | None:

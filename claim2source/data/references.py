@@ -1,4 +1,4 @@
-"""Read tagged exports of reference managers and databases: RIS, NBIB, Web of Science, EndNote."""
+"""Read tagged exports of RIS, NBIB, Web of Science, EndNote and RefWorks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from claim2source.data.papers import (
 from claim2source.data.retractions import notice_about, notice_state, worst
 from claim2source.data.text_files import any_lines
 
-Kind = Literal["ris", "nbib", "wos", "endnote"]
+Kind = Literal["ris", "nbib", "wos", "endnote", "refworks"]
 # Tag -> field; of a field's tags the first present one counts.
 _RIS = {
     "title": ("TI", "T1", "CT"),
@@ -70,6 +70,21 @@ _WOS = {
     "pmid": ("PM",),
     "types": ("DT",),
 }
+_REFWORKS = {
+    "title": ("T1", "OT"),
+    "book": ("T2",),
+    "abstract": ("AB",),
+    "authors": ("A1", "A2", "A3"),
+    "venue": ("JF", "T2", "JO", "T3", "PB"),
+    "date": ("FD", "YR"),
+    "doi": ("DO",),
+    "notes": ("NO",),
+    "url": ("UL", "LK"),
+    "lang": ("LA",),
+    "id": ("ID", "AN"),
+    "pmid": ("PMID",),
+    "types": ("RT",),
+}
 # NBIB: what a notice of an article says of it, and what an article says as a notice of another.
 _NOTICES_IN = {
     "RIN": "retraction",
@@ -104,9 +119,24 @@ _FIELDS: dict[Kind, Mapping[str, Sequence[str]]] = {
     "nbib": _NBIB,
     "wos": _WOS,
     "endnote": _ENDNOTE,
+    "refworks": _REFWORKS,
 }
 # What begins a record, for people.
-_STARTS: dict[Kind, str] = {"ris": "TY", "nbib": "PMID", "wos": "PT", "endnote": "%0"}
+_STARTS: dict[Kind, str] = {
+    "ris": "TY",
+    "nbib": "PMID",
+    "wos": "PT",
+    "endnote": "%0",
+    "refworks": "RT",
+}
+# A line of one of these tags ends a reference.
+_ENDS: dict[Kind, tuple[str, ...]] = {
+    "ris": ("ER", "EF"),
+    "nbib": (),
+    "wos": ("ER", "EF"),
+    "endnote": (),
+    "refworks": ("ER",),
+}
 # A line's tag and its text. A file whose "TY" has one space has one everywhere.
 _RIS_LINE = re.compile(r"([A-Z][A-Z0-9])  - ?(.*)")
 _LOOSE_RIS_LINE = re.compile(r"([A-Z][A-Z0-9]) {1,2}- ?(.*)")
@@ -115,6 +145,12 @@ _LINES: dict[Kind, re.Pattern[str]] = {
     "nbib": re.compile(r"(?=.{4}-(?: |$))([A-Z]{2,4}) *-(?: (.*)|$)"),
     "wos": re.compile(r"([A-Z][A-Z0-9])(?: (.*)|$)"),
     "endnote": re.compile(r"(%[0-9A-Z!-/:-@\[-`{-~])(?: (.*)|$)"),
+    # By name: a line of a text may begin with "UK " or "WE ".
+    "refworks": re.compile(
+        r"(RT|SR|ID|A[1-6]|T[1-3]|J[FO]|YR|FD|VO|IS|[SO]P|K1|AB|NO|ED|P[BP]|S[NTFL]|A[VDN]|LA|CL"
+        r"|OT|LK|UL|LL|DO|CN|D[BS]|IP|RD|U[1-9]|U1[0-5]|CR|W[TVP]|OL|C[1-8]|PMID|PMCID|ER)"
+        r"(?: (.*)|$)"
+    ),
 }
 # Of these tags of Web of Science a line without a tag is another entry, of others it goes on.
 _LISTS = frozenset(("AF", "AU", "BF", "BA", "BE", "CA", "GP"))
@@ -124,11 +160,12 @@ _EMAIL = re.compile(r"\s*[(\[<]?\s*[^\s()\[\]<>,;]+@[^\s()\[\]<>,;]+\s*[)\]>]?")
 _SAME_AUTHORS = ("AU", "A1")
 _PMID = re.compile(r"[0-9]{1,9}")
 _END = "ER"
-# In a note only a DOI that is said to be one is the paper's own.
+# In a note a DOI is the paper's own only if it is labelled as one.
 _DOI_NOTE = re.compile(r"\s*(?:doi\b|https?://(?:dx\.)?doi\.org/)", re.IGNORECASE)
 # Days between the first and the last that a date of a year may mean, as our numbers of days.
 _YEAR_SPAN = 1100
 Values = Mapping[str, Sequence[str]]
+Fields = Mapping[str, Sequence[str]]
 Lines = list[tuple[str, str]]
 # A tag, and the lines of its text.
 _Tagged = tuple[str, list[str]]
@@ -137,7 +174,7 @@ _Tagged = tuple[str, list[str]]
 def read_tagged(path: Path, problems: Problems, kind: Kind) -> Iterator[Paper | None]:
     """Yield the references of a tagged file; None for one without title and abstract.
 
-    RIS, the NBIB of PubMed and ERIC, Web of Science's own form, and EndNote's "%T".
+    RIS, the NBIB of PubMed and ERIC, Web of Science's own form, EndNote's "%T" and RefWorks.
     """
     try:
         from rispy import RisParser, WokParser
@@ -184,6 +221,28 @@ def _records(path: Path, problems: Problems, kind: Kind) -> Iterator[tuple[int, 
     """Yield each reference's first line, and its tags with their texts."""
     first = 0
     record: list[_Tagged] = []
+    for number, tag, text, after_blank in _tagged_lines(path, problems, kind):
+        is_first = _begins(kind, tag, record, after_blank)
+        if first and (is_first or tag in _ENDS[kind]):
+            yield first, _joined(record)
+            first, record = 0, []
+        if is_first:
+            first = number
+        if first and tag:
+            record.append((tag, [text]))
+        elif first:
+            _go_on(record, text, kind)
+    if first:
+        yield first, _joined(record)
+
+
+def _tagged_lines(
+    path: Path, problems: Problems, kind: Kind
+) -> Iterator[tuple[int, str, str, bool]]:
+    """Yield the number, tag and text of each line, and whether it follows a blank one.
+
+    The tag of a line that has none is "".
+    """
     pattern = _LINES[kind]
     after_blank = True
     for number, raw in any_lines(path, problems):
@@ -194,20 +253,9 @@ def _records(path: Path, problems: Problems, kind: Kind) -> Iterator[tuple[int, 
         if kind == "ris" and line.startswith("TY"):
             pattern = _LOOSE_RIS_LINE if line.startswith("TY -") else _RIS_LINE
         match = pattern.match(line)
-        tag = match[1] if match else ""
-        is_first = match is not None and _begins(kind, tag, record, after_blank)
-        if first and (is_first or tag in (_END, "EF") and kind in ("ris", "wos")):
-            yield first, _joined(record)
-            first, record = 0, []
-        if is_first:
-            first = number
-        if first and match is not None:
-            record.append((tag, [(match[2] or "").strip()]))
-        elif first:
-            _go_on(record, line.strip(), kind)
+        tag, text = (match[1], match[2] or "") if match else ("", line)
+        yield number, tag, text.strip(), after_blank
         after_blank = False
-    if first:
-        yield first, _joined(record)
 
 
 def _joined(record: Sequence[_Tagged]) -> Lines:
@@ -216,17 +264,29 @@ def _joined(record: Sequence[_Tagged]) -> Lines:
 
 def _begins(kind: Kind, tag: str, record: Sequence[_Tagged], after_blank: bool) -> bool:
     """Whether a tag begins another reference than the one that was read so far."""
-    start = _STARTS[kind]
-    is_new = not record or after_blank
-    if kind == "nbib" and tag == "OWN":
-        return is_new  # ERIC's have no PMID
     if kind == "nbib":
-        return tag == start and (is_new or start in {name for name, _ in record})
-    if kind == "endnote" and (is_new or tag == start):
-        # A reference may have two types, and that of an old program none.
-        tags = {name for name, _ in record}
-        return not record or tag == start and tags != {start} or after_blank and start not in tags
-    return kind != "endnote" and tag == start
+        return _begins_nbib(tag, record, after_blank)
+    if kind == "endnote":
+        return _begins_endnote(tag, record, after_blank)
+    return tag == _STARTS[kind]
+
+
+def _begins_nbib(tag: str, record: Sequence[_Tagged], after_blank: bool) -> bool:
+    is_new = not record or after_blank
+    if tag == "OWN":
+        return is_new  # ERIC's have no PMID
+    return tag == "PMID" and (is_new or "PMID" in {name for name, _ in record})
+
+
+def _begins_endnote(tag: str, record: Sequence[_Tagged], after_blank: bool) -> bool:
+    start = _STARTS["endnote"]
+    if not record or not tag:
+        return bool(tag)
+    if tag != start and not after_blank:
+        return False
+    # A reference may have two types, and that of an old program none.
+    tags = {name for name, _ in record}
+    return tag == start and tags != {start} or after_blank and start not in tags
 
 
 def _go_on(record: list[_Tagged], text: str, kind: Kind) -> None:
@@ -242,47 +302,63 @@ def read_reference(
     path: Path,
     line: int,
     problems: Problems,
-    fields: Mapping[str, Sequence[str]],
+    fields: Fields,
     values: Values,
     key: str = "",
 ) -> Paper | None:
-    joined: dict[str, str] = {}
-    for tag, entries in values.items():
-        text = " ".join(entries)
-        if text.strip() and not is_placeholder(text):
-            joined[tag] = text
-    texts: dict[str, list[str]] = {}
-    for field, tags in fields.items():
-        texts[field] = [joined[tag] for tag in tags if tag in joined]
-    titles = [entry for entry in texts["title"] if entry.strip(" .[]").lower() not in NO_TITLE]
-    for field, found in (("title", titles), ("abstract", texts["abstract"])):
+    titles: list[str] = []
+    for text in _texts(values, fields["title"]):
+        if text.strip(" .[]").lower() not in NO_TITLE:
+            titles.append(text)
+    abstracts = _texts(values, fields["abstract"])
+    for field, found in (("title", titles), ("abstract", abstracts)):
         if len(set(found)) > 1:
             problems.count(f"{field}s beside another one, left out", path, line)
-    title = _first([*titles, *texts.get("book", ())])
+    title = _first([*titles, *_texts(values, fields.get("book", ()))])
     venues = [entry for entry in _entries(values, fields["venue"]) if entry != title]
     pmid = _first(filter(_PMID.fullmatch, _entries(values, fields.get("pmid", ()))))
-    addresses = _entries(values, fields["url"])
-    notes = filter(_DOI_NOTE.match, _entries(values, fields.get("notes", ())))
-    dois = [*_entries(values, fields["doi"]), *notes, *addresses]
     made = PaperTexts(
         key=key,
         title=title,
-        abstract=_first(texts["abstract"]),
+        abstract=_first(abstracts),
         authors=_author_names(values, fields),
         venue=_first(venues),
         date=_date(_entries(values, fields["date"])),
-        doi=_first(filter(None, map(plain_doi, dois))),
-        url=f"{PUBMED}{pmid}/" if pmid and fields is _NBIB else first_address(addresses),
+        doi=_doi(values, fields),
+        url=_address(values, fields, pmid),
         lang=_language(_entries(values, fields["lang"])),
         retracted=_state(values, _entries(values, fields.get("types", ()))),
     )
-    if pmid and not made.url:
-        made = replace(made, url=f"{PUBMED}{pmid}/")
     if not key and (title or made.abstract):
         ids = _entries(values, fields["id"])
         ids = [*ids, made.doi] if fields is _NBIB else [made.doi, pmid, *ids]
         key = choose_key(path, line, problems, ids, made)
     return make_paper(path, line, problems, replace(made, key=key))
+
+
+def _texts(values: Values, tags: Sequence[str]) -> list[str]:
+    """List the text of each tag that has one, of all its entries."""
+    texts: list[str] = []
+    for tag in tags:
+        text = " ".join(values.get(tag, ()))
+        if text.strip() and not is_placeholder(text):
+            texts.append(text)
+    return texts
+
+
+def _doi(values: Values, fields: Fields) -> str:
+    """Choose the first DOI: of its own tags, of notes that label it, or of an address."""
+    notes = filter(_DOI_NOTE.match, _entries(values, fields.get("notes", ())))
+    written = [*_entries(values, fields["doi"]), *notes, *_entries(values, fields["url"])]
+    return _first(filter(None, map(plain_doi, written)))
+
+
+def _address(values: Values, fields: Fields, pmid: str) -> str:
+    """Choose the address: PubMed's own in its exports, else the first one of the web."""
+    page = f"{PUBMED}{pmid}/" if pmid else ""
+    if page and fields is _NBIB:
+        return page
+    return first_address(_entries(values, fields["url"])) or page
 
 
 def _entries(values: Values, tags: Sequence[str]) -> list[str]:
@@ -332,7 +408,7 @@ def _date(entries: Sequence[str]) -> str:
     return date
 
 
-def _author_names(values: Values, fields: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+def _author_names(values: Values, fields: Fields) -> tuple[str, ...]:
     """Read the authors of the first tag that has any, and then the groups among them."""
     names: list[str] = []
     for tag in fields["authors"]:

@@ -148,6 +148,22 @@ def enw(records: Sequence[Drawn]) -> bytes:
     return lines_of(*lines)
 
 
+def refworks(records: Sequence[Drawn]) -> bytes:
+    lines: list[str] = []
+    for record in records:
+        kind = "Retracted Article" if record.is_retracted else "Journal Article"
+        lines += [f"RT {kind}", "SR Electronic(1)", f"ID {record.pmid}"]
+        lines += tagged("{} {}", "A1", [name.replace(", ", ",") for name in record.families])
+        lines += folded("T1 ", record.title, 0)
+        lines += [f"JF {record.venue}", f"YR {record.date[0]}"]
+        lines += tagged("{} {}", "FD", [record.month_and_day.title()])
+        lines += ["VO 12", "IS 3", "SP 45", "OP 50", "K1 UK schools"]
+        lines += folded("AB ", record.abstract, 0)
+        lines += tagged("{} {}", "DO", [record.doi])
+        lines += [f"UL {record.url}", f"LA {record.language}", "RD 2 Jan 2025", ""]
+    return "\r\n".join(lines).encode()
+
+
 def element(name: str, text: str) -> str:
     return f"<{name}>{escape(text)}</{name}>" if text else ""
 
@@ -683,6 +699,7 @@ EXPORTS = (
     Export("savedrecs.txt", web_of_science, lacking("url")),
     Export("savedrecs.ciw", web_of_science, lacking("url")),
     Export("library.enw", enw),
+    Export("refworks.txt", refworks),
     Export("library.xml", endnote_xml),
     Export("pubmed.xml", pubmed_xml, lacking("url")),
     Export("europe_pmc.xml", europe_pmc_xml, lacking("url")),

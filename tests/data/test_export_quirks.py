@@ -142,6 +142,53 @@ def test_dates_are_as_exact_as_they_are_known(
     assert read(tmp_path / name, data)[0][0].source.date == date
 
 
+LANCET = "Lancet (London) (2020) 395:10223 (497-506)"
+EMBASE = (
+    (f"{LANCET}. Date of Publication: 15 Feb 2020", "2020-02-15", ""),
+    (f"{LANCET}. Date of Publication: 1 Dec 2019. DOI: 10.5555/B.", "2019-12-01", "10.5555/b"),
+    (f"{LANCET}. Date of Publication: May 2020", "2020-05", ""),
+    (f"{LANCET}. Date of Publication: 2020. Date of Publication: 2021", "2020", ""),
+    (f"{LANCET}. DOI: 10.5555/b, 10.5555/c", "2020", ""),
+    ("Lancet (London) (2020). Date of Publication: 15 Feb 2020", "2020-02-15", ""),
+)
+
+
+@pytest.mark.parametrize(("cell", "date", "doi"), EMBASE)
+def test_the_source_of_embase(tmp_path: Path, cell: str, date: str, doi: str) -> None:
+    header = "Title,Author Names,Source,Article Language,Embase Accession ID,Medline PMID"
+    row = f'T,"Doe J.","{cell}",English,2004567,32000001'
+    paper = read(tmp_path / "a.csv", f"{header}\n{row}\n")[0][0]
+    assert (paper.source.venue, paper.source.date, paper.doi) == ("Lancet (London)", date, doi)
+    assert (paper.source.id, paper.lang) == (doi or "32000001", "en")
+    assert paper.url.endswith("/32000001/")
+
+
+@pytest.mark.parametrize("others", ["", ',"Roe R."'])
+def test_a_field_a_line_of_embase(tmp_path: Path, others: str) -> None:
+    lines = ['"TITLE","Masks"', f'"AUTHOR NAMES","Doe J."{others}', f'"SOURCE","{LANCET}"']
+    lines += ['"MEDLINE PMID","32000001"', '"ABSTRACT","Masks help."', ""]
+    lines += ['"TITLE","Gel"', '"DOI","10.5555/b"']
+    papers, _ = read(tmp_path / "a.csv", "\n".join(lines))
+    assert [paper.source.title for paper in papers] == ["Masks", "Gel"]
+    source = papers[0].source
+    assert source.authors == (("Doe J.", "Roe R.") if others else ("Doe J.",))
+    assert (source.abstract, source.venue, source.date) == (
+        "Masks help.",
+        "Lancet (London)",
+        "2020",
+    )
+    assert (source.id, papers[1].doi) == ("32000001", "10.5555/b")
+
+
+def test_cells_of_their_own_count_more_than_embases_source(tmp_path: Path) -> None:
+    header = "Title,Source,Publication Year,DOI"
+    row = f'T,"{LANCET}. Date of Publication: 15 Feb 2020. DOI: 10.5555/b",2019,10.5555/a'
+    paper = read(tmp_path / "a.csv", f"{header}\n{row}\n")[0][0]
+    assert (paper.source.date, paper.doi) == ("2019", "10.5555/a")
+    other = read(tmp_path / "b.csv", "Title,Source\nT,Annals (2020)\n")[0][0].source
+    assert (other.venue, other.date) == ("Annals (2020)", "")
+
+
 def test_ids_of_tables_are_theirs_or_made(tmp_path: Path) -> None:
     rows = "id,Title,DOI,PMID,Key\n7,A,,,\nan id,B,10.5555/B,,\n,C,,12345678,k\n,D,,,k2\n,E,,,\n"
     papers, notes = read(tmp_path / "a.csv", rows)

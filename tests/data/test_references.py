@@ -112,6 +112,46 @@ def test_nbib(tmp_path: Path, name: str) -> None:
     assert notes == f"abstracts beside another one, left out: 1 (first: {name}:2)"
 
 
+REFWORKS = """Exported from RefWorks
+
+RT Book, Section
+SR Print(0)
+ID 12
+A1 Doe,Jane
+A1 Roe,Richard
+A2 Poe,Edgar
+T1 Masks in
+UK schools
+T2 Handbook of Outbreaks
+YR 2020
+FD Mar 15
+AB First line.
+
+WE found none.
+NO DOI: 10.5555/ABC
+LK https://example.org/x
+RT Journal Article
+ID 12
+A2 Poe,Edgar
+T2 No other title
+YR 2021
+"""
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.ris", "a.csv", "a.json"])
+def test_refworks(tmp_path: Path, name: str) -> None:
+    papers, _ = read(tmp_path / name, REFWORKS)
+    source = papers[0].source
+    assert (source.title, source.abstract) == ("Masks in UK schools", "First line. WE found none.")
+    assert source.authors == ("Jane Doe", "Richard Roe")
+    assert (source.venue, source.date) == ("Handbook of Outbreaks", "2020-03-15")
+    assert (papers[0].doi, papers[0].url) == ("10.5555/abc", "https://example.org/x")
+    other = papers[1].source
+    assert (other.title, other.authors) == ("No other title", ("Edgar Poe",))
+    assert (other.date, other.venue) == ("2021", "")
+    assert other.id != source.id
+
+
 def test_references_are_known_by_how_they_begin(tmp_path: Path) -> None:
     for name, text in (("a.json", BIBTEX), ("b.ris", BIBTEX), ("c.bib", RIS), ("d.jsonl", NBIB)):
         assert len(read(tmp_path / name, text)[0]) == (1 if text is BIBTEX else 2)
