@@ -6,8 +6,8 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +26,7 @@ from claim2source.data.lenient import LENIENT
 from claim2source.data.loading import load
 from claim2source.llm import LLM, Answer, AnswerStore, LLMConfig, default_answers, require_answers
 from claim2source.llm.texts import style_prompt, style_tasks, write_texts
+from claim2source.llm.work import count_thinking
 from claim2source.models.local import ModelOptions, with_local_models
 from claim2source.text.styles import (
     REWRITTEN,
@@ -123,7 +124,8 @@ def rewrite(config: RewriteConfig) -> None:
             if config.dry_run:
                 say(f"{style.name}: {len(texts)} texts to rewrite by rules")
             else:
-                write(config.out, style, origins, texts, rewrite_by_rules(style, texts))
+                rewrites = rewrite_by_rules(style, texts)
+                write(config.out, style, origins[style.name], texts, rewrites)
         return
     all_answers: list[Answer] = []
     with AnswerStore(config.answers or default_answers()) as store:
@@ -139,7 +141,8 @@ def rewrite(config: RewriteConfig) -> None:
                 texts[number // versions].rewritten(text.text, number % versions + 1, text.reason)
                 for number, text in enumerate(results)
             ]
-            write(config.out, style, origins, texts, rewrites)
+            origin = replace(origins[style.name], thinking=count_thinking(answers))
+            write(config.out, style, origin, texts, rewrites)
             all_answers += answers
     require_answers(all_answers, "texts")
 
@@ -147,12 +150,12 @@ def rewrite(config: RewriteConfig) -> None:
 def write(
     out: Path,
     style: Style,
-    origins: Mapping[str, StyleOrigin],
+    origin: StyleOrigin,
     texts: Sequence[Original],
     rewrites: Sequence[Rewrite],
 ) -> None:
     """Write a style's texts, and say how many there are, and how good."""
-    write_style(out, style, rewrites, origins[style.name])
+    write_style(out, style, rewrites, origin)
     first, *details = style_lines(style, texts, rewrites)
     say("\n".join([f"{out}: {first}", *details]))
 

@@ -115,7 +115,7 @@ class LLM:
         """Answer all requests, in their order; each has an answer or a failure.
 
         An answer that fails `check` is requested once more, and then kept with that
-        failure. `warns`: failures are counted in a warning. Raises `UserError` if no request can
+        failure. `warns`: a warning counts the failures. Raises `UserError` if no request can
         succeed: no server, a wrong key or model.
         """
         self._check = check

@@ -8,7 +8,7 @@ from typing import Any
 # Old versions stay this long: another process may be reading one, or ask an older state.
 RETENTION = timedelta(days=7)
 # Of a small index they stay for less if together they are so many times as large as the newest: so
-# long that a search that began on one ends. One that does not begins anew on the newest.
+# long that a search that began on one ends. One that does not begins again on the newest.
 CROWDED = ((3, timedelta(seconds=5)), (2, timedelta(minutes=1)))
 # Bytes that old versions may have in any case, and parts that a table is written in.
 SPARE, _MOST_PARTS = 2**18, 16

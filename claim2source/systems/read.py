@@ -192,7 +192,7 @@ def _read_named(kind: type[Entry], path: Path, folder: str) -> dict[str, tuple[E
         try:
             entries[name] = make(kind, values), raw
         except ConfigError as error:
-            # A flag is no help in a file of entries.
+            # A flag does not help in a file of entries.
             reason = f"{error.key}: {error.reason}".partition("; give --")[0]
             raise ConfigError(name, values, "", reason).at(raw.locations[name]) from None
     return entries

@@ -217,7 +217,7 @@ class System:
             if isinstance(first.retriever, Hybrid):
                 sparse, dense = first.parts
                 first = first.with_parts([sparse, replace(dense, name=name)])
-        # With other checkpoints it is no longer what its label says.
+        # With other checkpoints its label would be wrong.
         return replace(self, name=own, first=first, label=None, unsupported=None, advice=None)
 
     def fit(
@@ -264,7 +264,7 @@ def _with_checkpoint(
     routes: Mapping[str, str] | None = None,
     read_as: Dense | None = None,
 ) -> Retrieval:
-    # With another model it is no longer what its label says.
+    # With another model its label would be wrong.
     unlabelled = replace(part, label=None, unsupported=None, advice=None)
     retriever = part.retriever
     if isinstance(retriever, Hybrid):

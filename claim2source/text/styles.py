@@ -18,6 +18,7 @@ from claim2source.core.config import require_one_of
 from claim2source.core.errors import InputError, Problems, UserError
 from claim2source.core.files import atomic_path, file_error, write_json
 from claim2source.core.records import Dataset
+from claim2source.core.run import Thinking
 from claim2source.core.validate import read_json, validated
 from claim2source.data.jsonl import JsonLines, Row
 from claim2source.text import style_rules
@@ -170,7 +171,8 @@ class StyleOrigin:
     """Record the origin of a style's texts: the model or the rules, the prompt and the texts.
 
     `prompt` is name and version; `claims` the text of claims that was rewritten, None for sources;
-    `split` that of the claims; `texts` and `failures` are counts.
+    `split` that of the claims; `texts` and `failures` are counts. `thinking` says what was sent to
+    the server about it, and how many replies reasoned; empty for rules.
     """
 
     by: str
@@ -181,6 +183,7 @@ class StyleOrigin:
     claims: ClaimText | None = None
     texts: int = 0
     failures: int = 0
+    thinking: tuple[Thinking, ...] = ()
 
     @classmethod
     def of(

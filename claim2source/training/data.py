@@ -323,7 +323,7 @@ class TrainingPairs:
             for source, score in self._teacher_scores_for(row.claim).items():
                 if source in columns:
                     teacher[number, columns[source]] = score
-        # Another gold is no candidate: the student must not learn to rank it below.
+        # Another gold is not a candidate: the student must not learn to rank it below.
         return teacher.masked_fill(masked, torch.nan)
 
 

@@ -116,7 +116,7 @@ def find_place(config: RunConfig) -> Iterator[Place]:
         settings=LaunchedSettings(config.device, steps.precision, steps.accumulation)
     )
     if not world.is_first:
-        # What a lenient loading leaves out, or a model cuts, is said once.
+        # Warn only once of what a lenient loading leaves out or a model cuts.
         for part in ("data", "models"):
             logging.getLogger(f"claim2source.{part}").setLevel(logging.ERROR)
     tracking = wandb_mode(config.wandb.mode)

@@ -82,6 +82,10 @@ def test_every_style_is_rewritten_and_a_second_run_asks_for_nothing(
     c2 = read_origin(out)["C2"]
     assert (c2.by, c2.prompt, c2.claims, c2.split) == ("m", "c2 1", "translation", "dev")
     assert read_origin(out)["S1"].split is None
+    # What was sent to the server about thinking, and how many replies reasoned.
+    (thinking,) = c2.thinking
+    assert (thinking.wanted, thinking.sent) == (False, "enable_thinking=false")
+    assert (thinking.replies, thinking.reasoned) == (2, 0)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     main(words(folder, server, out))
     assert server.requests == 14
