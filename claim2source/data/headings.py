@@ -37,7 +37,7 @@ _HEADINGS = {
     "year": """publicationyear year pubyear py yearpublished publicationdateyear
         yearofpublication yr jahr année annee año""",
     "early": "earlyaccessdate ea",
-    "doi": "doi itemdoi di doilink doiurl idsdoi externalidsdoi preprintdoi articledoi bookdoi d2",
+    "doi": "doi itemdoi di doilink doiurl idsdoi externalidsdoi preprintdoi articledoi",
     "url": """url link urls externalurl sourceurls primarylocationlandingpageurl landingpageurl
         doilink dimensionsurl fulltexturl fulltextlink embaselink openurllink pdflink ur website""",
     "lang": """lang language languages languageoforiginaldocument articlelanguage la sprache langue

@@ -13,7 +13,7 @@ from claim2source.core.config import Settings, require
 from claim2source.core.errors import InputError, Problems
 from claim2source.core.records import Claim
 from claim2source.data.jsonl import Row, json_records
-from claim2source.data.networks import Html, unescaped
+from claim2source.data.networks import Html, plain_text, unescaped
 from claim2source.data.post_exports import (
     REPOSTS,
     RETWEET,
@@ -55,6 +55,8 @@ _REPOST_MARKS = frozenset(
     "isretweet retweet".split()
 )
 _X_MARKS = _REPOST_MARKS | frozenset("idstr tweetid tweetpermalink conversationid fromuser".split())
+# Columns of the files that Reddit gives its users: a post's text is its title and its body.
+_REDDIT_MARKS = frozenset(("subreddit", "title", "url"))
 _NO = frozenset(("", "0", "0.0", "false", "no", "nan", "none", "null"))
 _HTML = re.compile(
     r"</(?:p|div|span|a|b|i|em|strong|li|ul|ol|blockquote)>|<br\s*/?>", re.IGNORECASE
@@ -147,6 +149,7 @@ class PostFile:
             for row in table_rows(self.path, self._table_columns, problems):
                 yield row, self._own_post(row)
             return
+        _refuse_other_files(self.path)
         lines = _without_script(text_lines(self.path, problems))
         place = 0
         for row in json_records(self.path, problems, lines):
@@ -168,7 +171,7 @@ class PostFile:
             if header:
                 reason = f"no such column; --columns text=NAME names it, of: {', '.join(header)}"
             raise InputError(self.path, field="text" if header else None, reason=reason)
-        marks = [name for name in header if _normalised(name) in _X_MARKS]
+        marks = [name for name in header if _normalised(name) in _X_MARKS | _REDDIT_MARKS]
         return list(dict.fromkeys([*names.values(), *marks]))
 
     def _names(self, keys: Collection[str]) -> dict[str, str]:
@@ -201,6 +204,9 @@ class PostFile:
         text, links = _plain(row.as_text(names["text"], _filled(row.record, names["text"])))
         values = {name: _other(row, name, names) for name in ("lang", "date", "translation")}
         marks = {_normalised(name): value for name, value in row.record.items()}
+        if marks.keys() >= _REDDIT_MARKS:
+            text = "\n\n".join(filter(None, (plain_text(marks["title"]), text)))
+            links += tuple(filter(None, [plain_text(marks["url"])]))
         reason = "" if text.strip() else WITHOUT_TEXT
         if not marks.keys().isdisjoint(_X_MARKS):
             text = unescaped(text)
@@ -284,6 +290,14 @@ def _plain(text: str) -> tuple[str, tuple[str, ...]]:
 
 def _is_set(value: object) -> bool:
     return value is not None and str(value).strip().lower() not in _NO
+
+
+def _refuse_other_files(path: Path) -> None:
+    """Raise `InputError` for what some networks give in place of JSON, and name what to ask for."""
+    if path.suffix.lower() == ".car":
+        raise InputError(path, reason="is a repository of Bluesky: save its listRecords as JSON")
+    if path.is_file() and path.suffix.lower() in (".html", ".htm"):
+        raise InputError(path, reason="is a web page: export the posts as JSON")
 
 
 def _without_script(lines: Iterator[tuple[int, str | None]]) -> Iterator[tuple[int, str | None]]:

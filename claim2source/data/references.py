@@ -63,7 +63,7 @@ _WOS = {
     "groups": ("CA", "GP"),
     "venue": ("SO", "SE", "J9", "PU"),
     "date": ("PD", "PY", "EA", "EY"),
-    "doi": ("DI", "D2"),
+    "doi": ("DI",),  # not D2, which is the DOI of a chapter's book
     "url": (),
     "lang": ("LA",),
     "id": ("PM", "UT"),

@@ -326,3 +326,13 @@ def test_addresses_of_several_are_the_first(tmp_path: Path) -> None:
     assert [paper.url for paper in papers] == ["https://a.org/1", "https://b.org/x"]
     ris = "TY  - RPRT\nTI  - T\nUR  - https://a.org/1\nUR  - https://a.org/2\nER  - \n"
     assert read(tmp_path / "a.ris", ris)[0][0].url == "https://a.org/1"
+
+
+@pytest.mark.parametrize("name", ["a.ciw", "a.csv"])
+def test_chapters_with_the_doi_of_their_book_stay_two(name: str, tmp_path: Path) -> None:
+    data = "Article Title,Book DOI,Publication Year\nT,10.1000/book,2020\nU,10.1000/book,2020\n"
+    if name == "a.ciw":
+        chapter = "PT B\nTI {}\nAU Doe, J\nPY 2020\nD2 10.1000/book\nER\n"
+        data = f"FN x\nVR 1.0\n{chapter.format('T')}{chapter.format('U')}EF\n"
+    papers, _ = read(tmp_path / name, data)
+    assert [(paper.source.title, paper.doi) for paper in papers] == [("T", ""), ("U", "")]

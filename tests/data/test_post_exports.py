@@ -204,6 +204,24 @@ def test_reposts_and_empty_posts_are_said(tmp_path: Path, caplog: pytest.LogCapt
     assert "1 reposts" in caplog.text and "1 without text" in caplog.text
 
 
+def test_reddits_own_files_have_titles_and_bodies(tmp_path: Path) -> None:
+    header = "id,permalink,date,ip,subreddit,gildings,title,url,body\n"
+    link = "a,https://r/a,2021-05-04 10:00:00 UTC,,science,0,Masks work,https://doi.org/10.1/x,\n"
+    text = "b,https://r/b,2021-05-05 10:00:00 UTC,,science,0,Why?,https://r/b,It is so\n"
+    found, file = read(write(tmp_path, header + link + text, "posts.csv"))
+    assert [post.text for post in found] == ["Masks work", "Why?\n\nIt is so"]
+    assert found[0].links == ("https://doi.org/10.1/x",)
+    assert [post.date for post in found] == ["2021-05-04", "2021-05-05"]
+    assert not file.left_out
+
+
+@pytest.mark.parametrize("name", ["messages.html", "repo.car"])
+def test_other_files_of_networks_are_refused_by_name(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="JSON") as caught:
+        read(write(tmp_path, "<html>", name))
+    assert name in str(caught.value) and "broken" not in str(caught.value)
+
+
 def test_a_title_of_activity_pub_is_text(tmp_path: Path) -> None:
     note = {"type": "Article", "id": "https://a.example/1", "name": "p < 0.05 & <b>", "content": ""}
     items = [{"type": "Create", "id": "c1", "object": note}]
