@@ -7,7 +7,7 @@ import unicodedata
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from hashlib import sha256
+from hashlib import blake2b, sha256
 
 from claim2source.data.beir import text_length
 from claim2source.data.dates import iso_date
@@ -25,7 +25,7 @@ BY_DOI, BY_NUMBER, BY_TITLE, BY_ID = "doi", "id of PubMed or OpenAlex", "title",
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Hashes of what a paper is known by; 0 or none if it is not known.
+    """Hashes of what a paper is known by, the same in every process; 0 or none if not known.
 
     `label` is its id in the library that it was read from: no id between libraries.
     """
@@ -46,14 +46,14 @@ class Identity:
         title = title_key(source.title)
         year = iso_date(source.date)[:4]
         return cls(
-            label=hash(("id", source.id)),
+            label=_hash("id", source.id),
             doi=_hash("doi", plain_doi(paper.doi)),
             pmid=_hash("pmid", pmid[1] if pmid else ""),
             openalex=_hash("openalex", openalex[1].upper() if openalex else ""),
             title=_hash("title", title),
             words=len(source.title.split()),
             year=int(year or 0),
-            author=tuple(hash(word) for word in author_words(source.authors[:1])),
+            author=tuple(_hash("author", word) for word in author_words(source.authors[:1])),
         )
 
     @property
@@ -63,8 +63,14 @@ class Identity:
         if self.words >= _DISTINCT:
             keys.append(self.title)
         elif self.title:  # "Editorial"
-            keys += [hash((self.title, self.year)), hash((self.title, "label", self.label))]
+            keys.append(_hash("year", f"{self.title} {self.year}"))
+            keys.append(_hash("label", f"{self.title} {self.label}"))
         return [key for key in keys if key]
+
+    @property
+    def all_keys(self) -> list[int]:
+        """List the keys with that of its id, by which it is found in an index."""
+        return [self.label, *self.keys]
 
     def common(self, other: Identity) -> str:
         """Say by what two records are of one paper; "" if they are not."""
@@ -109,7 +115,10 @@ class Identity:
 
 
 def _hash(kind: str, text: str) -> int:
-    return hash((kind, text)) if text else 0
+    if not text:
+        return 0
+    digest = blake2b(f"{kind} {text}".encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, signed=True)
 
 
 def title_key(title: str) -> str:
@@ -287,7 +296,7 @@ class ImportedPapers:
 
     def _read(self, paper: Paper) -> Identity:
         if self.labels_only:
-            return Identity(hash(("id", paper.source.id)))
+            return Identity(_hash("id", paper.source.id))
         return Identity.read(paper)
 
     def _by_id(self, identity: Identity) -> Placed | None:

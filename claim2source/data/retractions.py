@@ -162,7 +162,7 @@ class Notices:
     by_pmid: Mapping[str, str]
 
     def of(self, id: str, doi: str) -> str | None:
-        """Return the state of a paper; None if nothing is said about it."""
+        """Return the state of a paper; None if no notice names it."""
         notice = self.by_doi.get(plain_doi(doi) or doi) if doi else None
         notice = self.by_doi.get(id.lower()) if notice is None else notice
         return self.by_pmid.get(id) if notice is None else notice

@@ -63,6 +63,7 @@ from claim2source.search.probes import (
 from claim2source.search.retention import RETENTION, choose_retention
 from claim2source.search.rows import (
     EVERYWHERE,
+    KEYS,
     Rows,
     Where,
     paper_schema,
@@ -215,7 +216,7 @@ class Engine(PaperTable):
                 raise UserError(f"{self.location}: {self.at}: {reason}") from None
             raise self._damaged(f"its table cannot be read: {short(error)}") from None
         columns = paper_schema(manifest.dimensions, manifest.sentences > 0).names
-        has_columns = set(columns) == set(schema.names)
+        has_columns = set(columns) == {*schema.names, KEYS}
         if not has_columns or schema.field("vector").type.list_size != manifest.dimensions:
             raise self._damaged("its table is not the one that its manifest describes")
         if self.at is None and version < newest_version(versions):

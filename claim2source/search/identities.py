@@ -1,9 +1,10 @@
-"""Find the papers of an index that new records are of, so that none replaces another paper."""
+"""Find the papers that an index already has of new records, so that none replaces another one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from claim2source.data.identity import (
     Identities,
@@ -15,8 +16,9 @@ from claim2source.data.identity import (
 from claim2source.data.papers import Paper
 from claim2source.search.engine import Engine
 
-# Records whose papers are read from the index at a time.
-_BATCH = 256
+# Records whose papers are looked up in the index at a time. Once so many were, all papers of the
+# index are read: that takes no longer than as many look-ups again.
+_BATCH, _MOST = 256, 16_384
 # Papers, each with whether its id is kept as its data set gives it.
 Identified = Iterable[tuple[Paper, bool]]
 
@@ -25,14 +27,18 @@ class IndexedPapers:
     """Give records the ids that their papers have in an index.
 
     A record of a paper that is there under another id is merged into it. A paper whose id is
-    another paper's there gets one of its own, the same one whenever it is read again.
+    another paper's there gets one of its own, the same one whenever it is read again. What is
+    written meanwhile does not count.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.merged = 0
-        self._identities: Identities | None = None
+        self._identities = Identities()
         self._ids: list[str] = []
+        self._version: int | None = None
+        self._looked_up = 0
+        self._has_all = False
 
     def placed(
         self, papers: Identified, on_merge: Callable[[Paper, str, str], None] | None = None
@@ -51,11 +57,16 @@ class IndexedPapers:
         part: list[tuple[Paper, bool]],
         on_merge: Callable[[Paper, str, str], None] | None,
     ) -> Iterator[Paper]:
+        records = [Identity.read(paper) for paper, _ in part]
+        self._look_up(records)
         ids: list[str] = []
         twins: set[int] = set()
         for number, (paper, keeps_id) in enumerate(part):
-            own = paper.source.id
-            key, reason = self._kept_id(paper) if keeps_id else self._known_id(paper)
+            own, record = paper.source.id, records[number]
+            if keeps_id:
+                key, reason = self._kept_id(paper, record), ""
+            else:
+                key, reason = self._known_id(paper, record)
             ids.append(key)
             if reason and key != own:
                 twins.add(number)
@@ -70,32 +81,41 @@ class IndexedPapers:
                 stored[ids[number]] = placed
             yield placed
 
-    def _known_id(self, paper: Paper) -> tuple[str, str]:
+    def _known_id(self, paper: Paper, record: Identity) -> tuple[str, str]:
         """Return the id of a record's paper, and by what it is the same; "" if it is new."""
-        identities, identity = self._read(), Identity.read(paper)
-        for number, reason in identities.find(identity):
+        identities = self._identities
+        for number, reason in identities.find(record):
             return self._ids[number], reason
-        if identities.labelled(identity.label) is None:
+        if identities.labelled(record.label) is None:
             return paper.source.id, ""
         return distinct_id(paper), ""
 
-    def _kept_id(self, paper: Paper) -> tuple[str, str]:
+    def _kept_id(self, paper: Paper, record: Identity) -> str:
         """Return a data set's id, or another one if it is of a paper with other words."""
-        identities, identity = self._read(), Identity.read(paper)
-        number = identities.labelled(identity.label)
-        if number is None or identities.known[number].common(identity):
-            return paper.source.id, ""
-        is_other = identities.known[number].is_other(identity)
+        identities = self._identities
+        number = identities.labelled(record.label)
+        if number is None or identities.known[number].common(record):
+            return paper.source.id
+        is_other = identities.known[number].is_other(record)
         stored = self.engine.fetch([paper.source.id]).get(paper.source.id)
         if is_other or stored is None or not is_alike(paper, stored):
-            return distinct_id(paper), ""
-        return paper.source.id, ""
+            return distinct_id(paper)
+        return paper.source.id
 
-    def _read(self) -> Identities:
-        """Read once by what all papers of the index are known."""
-        if self._identities is None:
-            self._identities = Identities()
-            for paper in self.engine.headings():
+    def _look_up(self, records: Sequence[Identity]) -> None:
+        """Read by what papers of the index are known that may be the papers of records."""
+        if self._has_all or not records:
+            return
+        if self._version is None:
+            self._version = self.engine.version
+        self._looked_up += len(records)
+        keys: set[int] | None = None
+        if self.engine.has_keys and self._looked_up <= _MOST:
+            keys = set(chain.from_iterable(record.all_keys for record in records))
+        else:
+            self._has_all = True
+        there = set(self._ids)
+        for paper in self.engine.headings(self._version, keys):
+            if paper.source.id not in there:
                 self._identities.add(Identity.read(paper))
                 self._ids.append(paper.source.id)
-        return self._identities

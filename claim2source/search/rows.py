@@ -14,6 +14,7 @@ from claim2source.core.config import Settings, require
 from claim2source.core.languages import is_language_tag
 from claim2source.core.records import Source, nfkc
 from claim2source.data.dates import first_day, last_day
+from claim2source.data.identity import Identity
 from claim2source.data.papers import Paper
 from claim2source.search.names import paper_names
 from claim2source.text.clean import findings, split_sentences
@@ -28,6 +29,8 @@ _SOURCE = [field.name for field in fields(Source)]
 PAPER = ["id", "title", "abstract", "authors", "venue", "date", "doi", "url", "lang", "retracted"]
 # Vectors of a paper's findings, one after the other, as bytes; once of all its sentences.
 SENTENCES = "sentences"
+# Hashes of all that a paper is known by; an older index has none.
+KEYS = "keys"
 _HALF = np.dtype("<f2")
 # Version of the split and of the findings: vectors under another one belong to other sentences.
 SPLIT = 1
@@ -158,6 +161,7 @@ def paper_schema(dimensions: int, sentences: bool = False) -> pyarrow.Schema:
         kinds[name] = pa.string()
     kinds["authors"] = pa.list_(pa.string())
     kinds["day"] = pa.int32()
+    kinds[KEYS] = pa.list_(pa.int64())
     # LanceDB compares them several at a time, on most processors numbers of 16 bits one by one.
     kinds["vector"] = pa.list_(pa.float32(), dimensions)
     if sentences:
@@ -187,7 +191,7 @@ def papers_table(rows: Rows, schema: pyarrow.Schema) -> pyarrow.Table:
 
 def _text_columns(papers: Sequence[Paper]) -> dict[str, Any]:
     """List the papers' fields by column, and what is made of them alone."""
-    columns: dict[str, Any] = {name: [] for name in (*PAPER, "names", "venue_key", "day")}
+    columns: dict[str, Any] = {name: [] for name in (*PAPER, "names", "venue_key", "day", KEYS)}
     for paper in papers:
         source = paper.source
         for name in ("id", "title", "abstract", "authors", "venue", "date"):
@@ -197,6 +201,7 @@ def _text_columns(papers: Sequence[Paper]) -> dict[str, Any]:
         columns["names"].append(" ".join(paper_names(source)))
         columns["venue_key"].append(venue_key(source.venue))
         columns["day"].append(first_day(source.date))
+        columns[KEYS].append(Identity.read(paper).all_keys)
     return columns
 
 

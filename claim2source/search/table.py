@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,6 +27,7 @@ from claim2source.search.files import IndexFiles
 from claim2source.search.lance import (
     ADVICE,
     Hits,
+    connection,
     expression,
     filtered,
     id_filter,
@@ -36,6 +37,7 @@ from claim2source.search.lance import (
 from claim2source.search.manifest import K1, IndexManifest
 from claim2source.search.rows import (
     EVERYWHERE,
+    KEYS,
     PAPER,
     SENTENCES,
     Rows,
@@ -431,11 +433,21 @@ class PaperTable:
             query = self._table.search().select(columns).limit(None)
             yield from map(read_rows, query.to_batches(size))
 
-    def headings(self) -> Iterator[Paper]:
-        """Yield all papers without their abstracts."""
+    @property
+    def has_keys(self) -> bool:
+        """Whether papers can be found by the keys of their identities."""
+        return KEYS in self._table.schema.names
+
+    def headings(self, version: int, keys: Collection[int] | None = None) -> Iterator[Paper]:
+        """Yield the papers of a version without their abstracts; `keys`: those with one of them."""
         columns = ["id", "title", "authors", "date", "doi", "url"]
         with self._with_named_errors():
-            query = self._table.search().select(columns).limit(None)
+            table = connection(self.files).open_table(self.manifest.table)
+            table.checkout(version)
+            query = table.search().select(columns).limit(None)
+            if keys is not None:
+                listed = ", ".join(map(str, sorted(keys)))
+                query = query.where(f"array_has_any({KEYS}, [{listed}])")
             for batch in query.to_batches(8_192):
                 for row in batch.to_pylist():
                     names = tuple(row["authors"])
