@@ -124,7 +124,7 @@ DECORATIONS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(DOIS, DECORATIONS, st.booleans())
 def test_a_decorated_doi_is_the_doi(doi: str, decorations: list[str], capital: bool) -> None:
     text = doi.upper() if capital else doi
@@ -133,7 +133,7 @@ def test_a_decorated_doi_is_the_doi(doi: str, decorations: list[str], capital: b
     assert plain_doi(text) == doi
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=150)
 @given(
     st.one_of(
         st.text(max_size=60),

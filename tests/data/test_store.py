@@ -410,6 +410,7 @@ for step in range(60):
 """
 
 
+@pytest.mark.slow
 def test_processes_that_read_write_and_find_damage_at_once(tmp_path: Path) -> None:
     at_once(BUSY, [[str(tmp_path), seed] for seed in ("1", "2")])
     assert list(tmp_path.rglob("*.tmp")) == []

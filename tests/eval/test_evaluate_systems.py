@@ -135,6 +135,7 @@ def both_scored(indexes: Any, claims: Any, runs: Any) -> tuple[Run, Run]:
     return first, score_missing(indexes[1], claims, runs[1], runs[0]).run
 
 
+@pytest.mark.slow
 def test_tuned_systems_are_chosen_on_train_alone(setup: tuple[Path, Path, Path], out: Path) -> None:
     split, encoder = load(setup[1], "dev"), small(setup[0])
     train = load(setup[1], "train")
@@ -192,6 +193,7 @@ def test_the_families_and_their_cost(setup: tuple[Path, Path, Path], out: Path) 
     assert "Holm over the 6 tests of this family" in text
 
 
+@pytest.mark.slow
 def test_the_papers_numbers_stand_beside_ours(
     setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +232,7 @@ def test_the_papers_numbers_stand_beside_ours(
     assert "Published" not in (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_what_is_done_is_not_done_again(
     setup: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -243,6 +243,7 @@ def test_papers_that_are_not_built_in_are_told(
     assert "has not ended" not in caplog.text
 
 
+@pytest.mark.slow
 def test_many_posts_keep_their_order_dates_and_languages(
     ask: Callable[..., str], tmp_path: Path, index: str
 ) -> None:

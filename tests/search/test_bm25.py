@@ -52,7 +52,7 @@ def okapi_of(texts: Sequence[str], claim: str, **settings: float) -> np.ndarray:
 spaced = st.text("ab \n", max_size=12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(spaced, min_size=1, max_size=8), spaced)
 def test_spaces_split_as_the_organisers_notebook_does(texts: list[str], claim: str) -> None:
     """Line breaks part no words, and two spaces have an empty term between them."""
@@ -70,7 +70,7 @@ words = st.sampled_from("a b c d e f G".split())
 documents = st.lists(st.lists(words, max_size=9).map(" ".join), min_size=1, max_size=9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     documents.filter(lambda texts: any(texts)),
     st.lists(words, min_size=1, max_size=6).map(" ".join),

@@ -195,6 +195,7 @@ def scramble(path: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "harm", [trim, *(pytest.param(harm, marks=SLOW) for harm in (flip, scramble))]
 )

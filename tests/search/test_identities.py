@@ -51,19 +51,20 @@ def engine(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 
 @pytest.mark.parametrize("engine", [NEW, OLD], indirect=True)
-@pytest.mark.parametrize(("batch", "most"), [(256, 1000), (2, 3), (1, 1000)])
 def test_records_get_the_ids_of_their_papers(
-    engine: Engine, batch: int, most: int, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("claim2source.search.identities._BATCH", batch)
-    monkeypatch.setattr("claim2source.search.identities._MOST", most)
-    indexed = IndexedPapers(engine)
-    ids = [paper.source.id for paper in indexed.placed((paper, False) for paper in RECORDS)]
-    assert ids[0].startswith("p3-")
-    assert tuple(ids[1:]) == IDS
-    assert indexed.merged == 3
+    for batch, most in ((256, 1000), (2, 3), (1, 1000)):
+        monkeypatch.setattr("claim2source.search.identities._BATCH", batch)
+        monkeypatch.setattr("claim2source.search.identities._MOST", most)
+        indexed = IndexedPapers(engine)
+        ids = [paper.source.id for paper in indexed.placed((paper, False) for paper in RECORDS)]
+        assert ids[0].startswith("p3-")
+        assert tuple(ids[1:]) == IDS
+        assert indexed.merged == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [NEW, OLD], indirect=True)
 def test_an_index_of_either_layout_grows_and_is_built(engine: Engine) -> None:
     corpus = Corpus.drawn(310, seed=3)

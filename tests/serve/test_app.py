@@ -213,6 +213,7 @@ def test_hostile_text_is_shown_as_text(client: httpx.Client) -> None:
     assert "=HYPERLINK(&#34;http://x&#34;)" in text
 
 
+@pytest.mark.slow
 def test_a_running_server_sees_an_index_that_grew_and_was_encoded_anew(
     index: str, tmp_path: Path, save_tiny: Callable[..., Path]
 ) -> None:

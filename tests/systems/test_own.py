@@ -291,6 +291,7 @@ Both: {retrieve: {hybrid: [BM25, Own]}}
 """
 
 
+@pytest.mark.slow
 def test_rows_variations_tests_and_kept_rows_of_an_evaluation(
     pieces: Any, evaluate: Callable[..., Report]
 ) -> None:

@@ -243,6 +243,7 @@ def test_routes_send_every_language_to_its_system(dev: Dataset) -> None:
         SystemRunner(dev).run(of(routes(de=WORDS, en=PLAIN)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["plain", "words"])
 def test_val_chooses_the_system_of_each_language(dev: Dataset, first: str) -> None:
     nodes = {"plain": PLAIN, "words": bm25("words", "translated", k1=0.1, b=0.0)}
@@ -279,6 +280,7 @@ def test_val_chooses_the_system_of_each_language(dev: Dataset, first: str) -> No
     assert set(won.values()) == set(names[:2])  # no one system is best for all
 
 
+@pytest.mark.slow
 def test_candidates_that_are_fitted_are_compared_as_fitted(dev: Dataset) -> None:
     """A route's candidate is a tree of its own: what it chooses is chosen first, and reported."""
     odd, tuned = bm25("odd", k1=8.0, b=1.0), bm25("tuned", fits=True, k1=8.0, b=1.0)
@@ -292,6 +294,7 @@ def test_candidates_that_are_fitted_are_compared_as_fitted(dev: Dataset) -> None
     assert all(first.result.run.scored(c.id) == solo.result.run.scored(c.id) for c in dev.claims)
 
 
+@pytest.mark.slow
 def test_equal_systems_under_two_names_are_fitted_once(
     dev: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -181,6 +181,7 @@ def test_a_first_loss_far_above_chance_is_warned_of() -> None:
     assert first_loss_sentences(0.0, 1, 0.05) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", ["no negatives", "a mined file", "mined here, by shares of scores"]
 )

@@ -94,6 +94,7 @@ def test_what_a_run_leaves(finished: Path) -> None:
     assert manifest.config["optimisation"]["epochs"] == 3
 
 
+@pytest.mark.slow
 def test_texts_are_cut_in_training_only(setup: tuple[Path, Path], tmp_path: Path) -> None:
     extra = {"optimisation__epochs": 1, "optimisation__dropout": 0}
     scores, losses = {}, {}
@@ -116,6 +117,7 @@ def test_texts_are_cut_in_training_only(setup: tuple[Path, Path], tmp_path: Path
     assert not (tmp_path / "long").exists()
 
 
+@pytest.mark.slow
 def test_step_0_is_read_as_far_as_the_base_can_be_and_epochs_as_the_recipe_says(
     setup: tuple[Path, Path],
     tmp_path: Path,
@@ -181,6 +183,7 @@ def test_csv_has_a_line_a_step_and_a_curve_from_before_training(finished: Path) 
             assert float(row[f"val/{lang}/mrr@5"]) == pytest.approx(entry["val"][lang]["mrr@5"])
 
 
+@pytest.mark.slow
 def test_a_batch_is_overfitted(
     setup: tuple[Path, Path],
     tmp_path: Path,
@@ -327,6 +330,7 @@ def test_a_signal_while_an_epoch_is_scored_loses_no_step(
     assert expected == resumed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tuning", ["full", "lora"])
 def test_a_finished_run_keeps_no_states_and_chooses_again(
     tuning: str, setup: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -387,6 +391,7 @@ def test_a_signal_before_anything_is_scored_leaves_a_folder_to_use_again(
         assert raised.value.signal == signal.SIGINT
 
 
+@pytest.mark.slow
 def test_nothing_is_dropped_before_what_makes_it_final_is_saved(
     setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -457,6 +462,7 @@ def test_a_run_is_not_resumed_on_something_else(
     assert (tmp_path / "run" / "state.pt").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_lora_leaves_the_base_alone_and_loads_as_it_was(
     setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

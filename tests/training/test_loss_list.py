@@ -161,6 +161,7 @@ class _Scored(Distillation):
     """Another loss that learns from scores."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [AS_LIST, OF_1_0])
 def test_both_forms_train_the_same_weights(
     text: str, setup: tuple[Path, Path], tmp_path: Path
@@ -182,6 +183,7 @@ def test_both_forms_train_the_same_weights(
     assert written == as_plain(Losses([InfoNCE(), KeepBase(0.3, {"en": 1.0})]))
 
 
+@pytest.mark.slow
 def test_a_run_of_1_0_goes_on_and_other_losses_do_not(
     setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -214,6 +216,7 @@ def test_a_run_of_1_0_goes_on_and_other_losses_do_not(
     same_weights(tmp_path / "whole", tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_run_does_not_go_on_with_changed_code(
     setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

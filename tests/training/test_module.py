@@ -129,6 +129,7 @@ class SmallMemory:
         return vectors_read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trained", "read", "chunks"),
     [(200, 10**6, {}), (60, 60, {"chunk_size": 7}), (60, 10**6, {"chunk_size": 40})],

@@ -148,6 +148,7 @@ def test_other_back_doors_are_refused(settings: dict[str, Any], error: str) -> N
         trainer_arguments(settings)
 
 
+@pytest.mark.slow
 def test_the_other_callbacks_change_nothing_in_a_run(
     setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -173,6 +174,7 @@ def test_a_command_line_sets_them_and_leaves_nothing_where_they_are_wrong(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_early_stopping_ends_a_run_that_does_not_improve(
     setup: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -166,6 +166,7 @@ def test_a_plain_export_of_full_weights_needs_no_base(base: Path, tmp_path: Path
     assert np.abs(vectors(resolve(out, "cpu").encoder) - vectors(encoder)).max() < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lora", "full"])
 def test_the_base_is_the_same_after_every_export(kind: str, base: Path, tmp_path: Path) -> None:
     """Also if several scales are written one after the other."""
@@ -260,6 +261,7 @@ def test_an_export_for_claims_alone_reads_sources_by_the_base(
         resolve(out, "cpu")
 
 
+@pytest.mark.slow
 def test_the_base_is_hashed_again_once_all_is_written(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save_tiny: Callable[..., Path]
 ) -> None:

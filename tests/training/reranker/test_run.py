@@ -268,6 +268,7 @@ def test_a_real_collapse_stops_the_run_and_says_so(
     assert not (tmp_path / "run" / "report.json").exists()
 
 
+@pytest.mark.slow
 def test_a_first_stage_of_a_run_and_a_teacher(tiny: dict[str, Path], tmp_path: Path) -> None:
     """BM25's own ranking as a file is re-ranked alike; its scores teach by margins."""
     run, systems = tmp_path / "bm25.trec", tmp_path / "systems.yaml"
