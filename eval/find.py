@@ -23,7 +23,7 @@ from claim2source.core.config import (
 )
 from claim2source.core.errors import run_program
 from claim2source.core.languages import primary_language
-from claim2source.core.program import with_positionals
+from claim2source.core.positionals import with_positionals
 from claim2source.core.terminal import say
 from claim2source.data.fetch import Fetcher, posts_from
 from claim2source.data.store import Store
@@ -40,7 +40,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class FindConfig(FinderOptions):
-    """Settings of `eval/find.py`; POST may come first.
+    """Settings of `eval/find.py`; POST may stand before or after the options.
 
     Args:
         post: a post's text, `-` to read it from standard input, or with --fetch its address.
@@ -94,7 +94,7 @@ class FindConfig(FinderOptions):
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the papers for one post, or for each of several."""
-    words = with_positionals(sys.argv[1:] if argv is None else argv, ("post",))
+    words = with_positionals(FindConfig, sys.argv[1:] if argv is None else argv, ("post",))
     find(read_config(FindConfig, with_index(words), program="eval/find.py", description=__doc__))
 
 

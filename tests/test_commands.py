@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from claim2source.cli import PROGRAMS
-from claim2source.core.program import with_positionals
+from claim2source.core.positionals import with_positionals
 from claim2source.evaluation import table
 from claim2source.evaluation.plan import vary_words
 from claim2source.find.index import index_words
@@ -78,12 +78,14 @@ def read(program: str, words: Sequence[str]) -> Any:
     *_, name = re.findall(r"read_config\(\s*(\w+),", source)
     if program == "eval/index.py":
         words = index_words(words)
-    words = with_positionals(words, ("post",) if program == "eval/find.py" else ())
+    kind = getattr(load_program(program), name)
+    if program == "eval/find.py":
+        words = with_positionals(kind, words, ("post",))
     if program == "eval/evaluate.py":
         words = vary_words(words)
     # A config of the reader's own stands for that of the user.
     ours = ["configs/finetune/minilm.yaml" if word == "my.yaml" else word for word in words]
-    return parsed(getattr(load_program(program), name), ours)
+    return parsed(kind, ours)
 
 
 @pytest.mark.parametrize("page", PAGES)

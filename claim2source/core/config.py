@@ -180,7 +180,7 @@ def _split_flags(options: Mapping[str, Option], words: Sequence[str]) -> dict[st
         if word.startswith("--") and word != "--":
             last, equals, text = word[2:].partition("=")
             kept = flags.pop(last, [])
-            flags[last] = kept if _is_cumulative(options, last) else []
+            flags[last] = kept if is_cumulative(options, last) else []
             if equals:
                 flags[last].append(text)
         elif flags:
@@ -190,7 +190,8 @@ def _split_flags(options: Mapping[str, Option], words: Sequence[str]) -> dict[st
     return flags
 
 
-def _is_cumulative(options: Mapping[str, Option], key: str) -> bool:
+def is_cumulative(options: Mapping[str, Option], key: str) -> bool:
+    """Whether a key takes the words of all its flags: a list, or `--config`."""
     if key == "config":
         return True
     return key in options and _item_type(options[key].hint) is not None

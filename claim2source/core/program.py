@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 PACKAGE = "claim2source"
@@ -29,14 +28,3 @@ def _started_by_module() -> bool:
     """Whether `python -m` started a module of the package: itself, or claim2source.train."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec is not None and spec.name.partition(".")[0] == PACKAGE
-
-
-def with_positionals(words: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Turn leading positional words into options: `demo` as `--source=demo`."""
-    options = list(words)
-    for position, name in enumerate(names):
-        word = options[position] if position < len(options) else "--"
-        if word.startswith("--") or word == "-h":
-            break
-        options[position] = f"--{name}={word}"
-    return options

@@ -30,7 +30,7 @@ from claim2source.core.errors import InputError
 from claim2source.core.files import content_hash, require_writable
 from claim2source.core.folders import replaced_folder
 from claim2source.core.imports import import_dataclass
-from claim2source.core.program import with_positionals
+from claim2source.core.positionals import with_positionals
 from claim2source.core.records import Claim, Dataset, Qrels, Source, sorted_languages
 from claim2source.core.terminal import say
 from claim2source.data.beir import QRELS, check_folders, write_beir
@@ -277,7 +277,7 @@ def _join(parts: Sequence[Dataset], sources: tuple[Source, ...]) -> Dataset:
 
 
 def read_options(argv: Sequence[str] | None) -> PrepareConfig:
-    words = with_positionals(sys.argv[1:] if argv is None else argv, ("task",))
+    words = with_positionals(PrepareConfig, sys.argv[1:] if argv is None else argv, ("task",))
     return read_config(PrepareConfig, words, program=PROGRAM, description=__doc__)
 
 

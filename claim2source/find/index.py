@@ -16,7 +16,8 @@ from claim2source.core.arguments import is_digits
 from claim2source.core.config import Between, flag, list_field, require
 from claim2source.core.errors import UserError
 from claim2source.core.files import atomic_path, require_writable
-from claim2source.core.program import program_command, with_positionals
+from claim2source.core.positionals import with_positionals
+from claim2source.core.program import program_command
 from claim2source.core.progress import Progress
 from claim2source.core.terminal import say
 from claim2source.data.beir import QRELS
@@ -62,7 +63,7 @@ OF_INDEX = ("delete", "retractions", "claims")
 
 @dataclass(frozen=True)
 class IndexProgramConfig(StoreOptions):
-    """Settings of `eval/index.py`; SOURCE may come first, and `--model X` is `--model.name X`.
+    """Settings of `eval/index.py`; SOURCE may stand anywhere, and `--model X` is `--model.name X`.
 
     Args:
         out: folder or bucket (s3://BUCKET/PREFIX) of the index; it is made, or grows.
@@ -156,7 +157,7 @@ class IndexProgramConfig(StoreOptions):
 
 def index_words(words: Sequence[str]) -> list[str]:
     """Turn `SOURCE --model X` into `--source SOURCE --model.name X`."""
-    options = with_positionals(words, ("source",))
+    options = with_positionals(IndexProgramConfig, words, ("source",))
     for place, word in enumerate(options):
         name, equals, value = word.partition("=")
         if name == "--model":
