@@ -15,13 +15,16 @@ import pytest
 from claim2source.eval import evaluate, translate
 
 from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.records import Claim
 from claim2source.data.folders import DEMO
 from claim2source.find.finder import FinderOptions
 from claim2source.find.index import IndexProgramConfig, change
+from claim2source.llm import LLMConfig
 from claim2source.search.engine import open_index
 from claim2source.search.translator import Remembered, TranslatorConfig, Translators
 from claim2source.text.quality import WrittenText
 from claim2source.text.translate import ForeignText
+from tests.llm_server import LLMServer
 from tests.serve.servers import serving
 
 DING = """\
@@ -77,6 +80,21 @@ def test_after_several_time_outs_no_more_programs_are_begun() -> None:
     kinds = {result.kind for result in results}
     assert kinds == {"failed", "not asked"}
     assert translators.failures.total() == 40
+
+
+def test_a_server_translates_and_what_it_is_gone_for_is_read_as_it_is(
+    llm_server: Callable[..., LLMServer],
+) -> None:
+    server = llm_server(lambda chat: ENGLISH)
+    llm = LLMConfig(model="m", url=server.url)
+    translators = Translators.open(TranslatorConfig(llm=llm, timeout=5))
+    (result,) = translators.translate(texts(GERMAN))
+    assert result.text == ENGLISH
+    gone = LLMConfig(model="m", url="http://127.0.0.1:9")
+    translators = Translators.open(TranslatorConfig(llm=gone, timeout=1))
+    claims, failed = translators.translate_claims([Claim("0", GERMAN, "de")])
+    assert (claims[0].translation, failed) == (None, {"0"})
+    assert translators.failures.total() == 1
 
 
 def test_translations_are_remembered_by_content(tmp_path: Path) -> None:
