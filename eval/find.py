@@ -7,6 +7,7 @@ probably none of these.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from claim2source.core.config import (
 from claim2source.core.errors import run_program
 from claim2source.core.languages import primary_language
 from claim2source.core.positionals import with_positionals
-from claim2source.core.terminal import say
+from claim2source.core.terminal import printable_line, say
 from claim2source.data.fetch import Fetcher, posts_from
 from claim2source.data.store import Store
 from claim2source.find.finder import FinderOptions, with_index
@@ -34,6 +35,8 @@ from claim2source.models.local import with_local_models
 from claim2source.search.engine import open_index
 from claim2source.search.rows import Where
 from claim2source.text.language import CODES, load_detector
+
+log = logging.getLogger(__name__)
 
 AUTO = "auto"
 
@@ -123,6 +126,8 @@ def find(config: FindConfig) -> None:
     form = next((name for name, is_set in forms.items() if is_set), "text")
     for block in blocks(answers, form, several=config.input is not None):
         say(block)
+    if finder.translators is not None and (summary := finder.translators.summary()):
+        log.warning("%s", printable_line(summary))
 
 
 if __name__ == "__main__":

@@ -18,11 +18,13 @@ from claim2source.core.records import sorted_languages
 from claim2source.core.run import Thinking
 from claim2source.core.terminal import say
 from claim2source.data.loading import load
+from claim2source.data.store import Store
 from claim2source.llm import LLM, AnswerStore, LLMConfig, default_answers, require_answers
 from claim2source.llm.texts import AUTO, translation_tasks, write_texts
 from claim2source.llm.work import count_thinking
 from claim2source.models.local import ModelOptions, with_local_models
 from claim2source.models.seq2seq import Seq2SeqConfig, translations
+from claim2source.search.translator import TranslatorConfig, Translators
 from claim2source.text.quality import first_lines
 from claim2source.text.translate import (
     ForeignText,
@@ -50,6 +52,7 @@ class TranslateConfig(ModelOptions):
             YAML file; auto: German by its own prompt, other languages by the scientific one.
         llm: the language model and how it is asked.
         seq2seq: a translation model that runs here, in place of a language model.
+        translator: word lists, local programs or a model, as `find` takes them, in place of llm.
         answers: file of stored answers, from which a run goes on; none: in the user's store.
         report: JSON file that gets what failed or is doubtful, all of it.
     """
@@ -60,6 +63,7 @@ class TranslateConfig(ModelOptions):
     prompt: str = AUTO
     llm: LLMConfig = field(default_factory=LLMConfig)
     seq2seq: Seq2SeqConfig = field(default_factory=Seq2SeqConfig)
+    translator: TranslatorConfig | None = None
     answers: Path | None = None
     report: Path | None = None
     languages: list[str] | None = list_field(help="translate only these languages")
@@ -69,6 +73,8 @@ class TranslateConfig(ModelOptions):
     dry_run: bool = flag("count requests and estimate tokens; nothing is asked or written")
 
     def check(self) -> None:
+        is_one = self.translator is None or not (self.llm.model or self.seq2seq.name)
+        require(is_one, "translator", "", "none with llm.model or seq2seq.name")
         for language in self.languages or ():
             if primary_language(language) == "en":
                 raise ConfigError("languages", language, "languages other than English")
@@ -97,6 +103,11 @@ def translate(config: TranslateConfig) -> None:
         say(f"{folder}: nothing to translate: what was asked for is English or has a translation")
         if config.out is not None and not config.dry_run:
             write(config, folder, [])
+    elif config.translator is not None:
+        translators = Translators.open(config.translator, Store())
+        if not config.dry_run:
+            results = translators.translate(texts)
+            write(config, folder, list(zip(texts, results, strict=True)))
     elif config.seq2seq.name is None:
         _ask(config, folder, texts)
     elif not config.dry_run:

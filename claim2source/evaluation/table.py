@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -40,6 +41,7 @@ from claim2source.models import ModelConfig
 from claim2source.models.hub import require_model
 from claim2source.models.local import with_local_models
 from claim2source.search.dense import Dense
+from claim2source.search.translator import TranslatorConfig, Translators
 from claim2source.systems.heldout import ChoosingOn
 from claim2source.systems.read import read_systems, shipped_files
 from claim2source.systems.system import DEPTH, RunSettings, System, SystemRunner
@@ -74,6 +76,9 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
             trained checkpoint of ours, else train. BM25 is always chosen on all of train.
         rewrites: JSON lines {"_id": claim, "text": ..}: a rewriting appended to each
             reported claim; settings are chosen without it.
+        translator: what translates the reported claims to English in place of their own
+            translations, in the languages that it knows; claim forms with a translation read it,
+            and what fails is read as posted. Settings are chosen without it.
         model: how a model that is not a checkpoint of ours is read; its name is `checkpoint`.
         rendering: representation for such a model; a checkpoint has its own.
         depth: sources kept per claim; metrics that look deeper are left out. None: 100, or what
@@ -101,6 +106,7 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
     languages: list[str] | None = list_field(help="score claims in these languages only")
     val: Literal["auto", "carved", "train"] = "auto"
     rewrites: Path | None = None
+    translator: TranslatorConfig | None = None
     model: ModelConfig = field(default_factory=ModelConfig)
     rendering: Rendering | None = None
     metrics: list[str] = list_field(
@@ -241,7 +247,9 @@ def _plan(config: EvaluateConfig, train_split: str | None) -> _Planned:
     require_output(config.out)
     dataset = load_reported(config.dataset, config.split, config.languages, lenient=config.lenient)
     rewrites = _read_rewrites(config, dataset)
+    dataset, translation_notes = _translated(config, dataset)
     forms, notes = distinct_forms(config.claims, dataset.claims)
+    notes += translation_notes
     plans = over_forms(plans, forms)
     names = [plan.name for plan in plans]
     require_submittable(config.submit, dataset, names, "choose with --only and --claims")
@@ -272,6 +280,24 @@ def _read_rewrites(config: EvaluateConfig, dataset: Dataset) -> Mapping[str, str
     if rewrites.keys().isdisjoint(claim.id for claim in dataset.claims):
         raise UserError(f"{config.rewrites}: no rewriting of a claim of {config.split}")
     return rewrites
+
+
+def _translated(config: EvaluateConfig, dataset: Dataset) -> tuple[Dataset, list[str]]:
+    """Give claims the translations that the translator makes; note what failed, and its pace."""
+    if config.translator is None:
+        return dataset, []
+    translators = Translators.open(config.translator, Store(config.store))
+    started = time.perf_counter()
+    claims, _ = translators.translate_claims(dataset.claims, overwrite=True)
+    seconds = time.perf_counter() - started
+    if not translators.asked:
+        known = "no claim is in a language that it translates"
+        raise ConfigError("translator", "", known)
+    pace = 1000 * seconds / translators.asked
+    notes = [f"Translator: {translators.asked} claims, {pace:.1f} ms each."]
+    if summary := translators.summary():
+        notes.append(f"Translator: {summary}.")
+    return dataset.with_claims(claims), notes
 
 
 def _write(

@@ -21,7 +21,7 @@ from claim2source.search.table import NEW
 
 COLUMNS = (
     "post rank id title authors venue date doi link score abstained present sentence post_sentence "
-    "reasoning verdict retracted words version model"
+    "reasoning verdict retracted words version model searched untranslated"
 ).split()
 _AUTHORS = 3
 # Words of an abstract that head a paper without a title.
@@ -78,6 +78,8 @@ def _json_row(answer: Answer, match: Match) -> dict[str, object]:
         "retracted": paper.retracted,
         "words": {"post": list(post_words), "paper": list(paper_words)},
         "index": None if answer.of is None else asdict(answer.of),
+        "searched": answer.searched,
+        "untranslated": answer.untranslated,
     }
 
 
@@ -224,6 +226,8 @@ def headline(answer: Answer) -> str:
 def notes(answer: Answer) -> list[str]:
     """List how far an answer can be trusted: as measured, and reasons for less."""
     notices = list(answer.warnings)
+    if answer.untranslated:
+        notices.append("The translator failed: the post was searched as it is written.")
     if answer.matches and answer.present is None:
         notices.append(
             "Abstention is not fitted to this index; claim2source index --claims DATASET does it."
@@ -269,6 +273,8 @@ def as_text(answer: Answer, several: bool = False) -> str:
     lines = [f"post {answer.post.id}:"] if several else []
     lines += [f"The post links to {link}" for link in answer.post.links]
     lines += [headline(answer), *notes(answer)]
+    if answer.searched:
+        lines.append(f'searched: "{answer.searched}"')
     if answer.reasoning:
         lines.append(f"Verifier: {answer.reasoning}")
     blocks = ["\n".join(map(printable_line, lines))]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from claim2source.core.arguments import whole_number
-from claim2source.core.config import Share, require
+from claim2source.core.config import Share, flag, require
 from claim2source.core.languages import primary_language
 from claim2source.core.records import Claim
 from claim2source.core.run import Result
@@ -33,6 +33,7 @@ from claim2source.find.abstention import (
     index_stages,
     read_abstention,
 )
+from claim2source.find.allowed import require_allowed
 from claim2source.find.matching import MatchingWords, Words
 from claim2source.models import ENGLISH
 from claim2source.models.config import NUMPY, ModelChanges, ModelConfig
@@ -41,8 +42,10 @@ from claim2source.search.engine import Engine
 from claim2source.search.growing import batches
 from claim2source.search.rows import SPLIT, Where, finding_sentences
 from claim2source.search.table import NEW, SearchResults
+from claim2source.search.translator import TranslatorConfig, Translators
 from claim2source.text.clean import keep_numbers, split_sentences
 from claim2source.text.language import CODES, language_name, likeliest
+from claim2source.text.views import claim_parts
 
 if TYPE_CHECKING:
     from claim2source.systems.opened import OpenedSystem
@@ -55,7 +58,7 @@ Verdict = Literal["found", "uncertain", "not here", ""]
 # Posts that are searched and go through the stages at a time.
 MAX_BATCH = 64
 # What `on_part` is called with beside the names of stages.
-SEARCH, SENTENCES = "search", "sentences"
+TRANSLATION, SEARCH, SENTENCES = "translation", "search", "sentences"
 # Characters by which a language is detected, sentences of a post that are compared.
 _SAMPLE, _SENTENCES = 5_000, 20
 # Growth of an index after which its abstention is stale.
@@ -98,7 +101,9 @@ class Answer:
     `present` is the probability that its paper is in the index, None if nothing was fitted
     to tell. `verdict` says "found", "uncertain" or "not here" by it, "" if nothing was fitted;
     `abstained` is "not here". `measured` counts the held-out answers of that verdict, and
-    `warnings` say why this one deserves less trust. `reasoning` is a verifier's.
+    `warnings` say why this one deserves less trust. `reasoning` is a verifier's. `searched` is the
+    translation that was searched in place of the post, "" if the post itself was, also since it
+    is `untranslated`: the translator failed.
     """
 
     post: Post
@@ -111,6 +116,8 @@ class Answer:
     of: IndexState | None = None
     measured: Tenth | None = None
     warnings: tuple[str, ...] = ()
+    searched: str = ""
+    untranslated: bool = False
 
     def __repr__(self) -> str:
         return one_line(
@@ -158,7 +165,7 @@ class Finder:
     follow.
     `threshold` replaces that of the model of abstention. `on_part` is called with the name of each
     part of the work when it begins. Raises `UserError` if the pipeline's first stage is not the
-    index's.
+    index's. `translators` translate posts that have no translation.
     """
 
     def __init__(
@@ -166,6 +173,7 @@ class Finder:
         engine: Engine,
         pipeline: System | None = None,
         *,
+        translators: Translators | None = None,
         threshold: float | None = None,
         store: Store | None = None,
         device: str | None = None,
@@ -173,9 +181,13 @@ class Finder:
         sentences: bool = True,
     ) -> None:
         self.engine, self.sentences, self.threshold = engine, sentences, threshold
+        self.translators = translators
+        language = engine.manifest.bm25.language
+        allowed = f"none: the index's papers are in {language_name(language)}"
+        require(translators is None or language == "en", "translator", "", allowed)
         self.on_part: Callable[[str], None] = lambda part: None
         self._abstain: tuple[object, AbstainModel | None] | None = None
-        self._matching = MatchingWords(engine.manifest.bm25)
+        self._matching = MatchingWords(engine.manifest.post_terms)
         self._system: OpenedSystem | None = None
         if pipeline is not None:
             # Its imports take longer than an answer without it.
@@ -201,6 +213,11 @@ class Finder:
     @property
     def stage_names(self) -> list[str]:
         return [] if self._system is None else self._system.stage_names
+
+    @property
+    def untranslated(self) -> int:
+        """Count the posts so far that the translators failed for."""
+        return 0 if self.translators is None else self.translators.failures.total()
 
     @property
     def abstain(self) -> AbstainModel | None:
@@ -242,6 +259,10 @@ class Finder:
     def _find(self, posts: Sequence[Post], k: int, where: Where) -> list[Answer]:
         self.on_part(SEARCH)
         claims = [post.claim(self._detect_language(post)) for post in posts]
+        untranslated: set[str] = set()
+        if self.translators is not None:
+            self.on_part(TRANSLATION)
+            claims, untranslated = self.translators.translate_claims(claims)
         found = self._search(claims, k, where)
         judged = self._judge(claims, found.results)
         self.on_part(SENTENCES)
@@ -250,7 +271,8 @@ class Finder:
         answers = []
         for post, claim in zip(posts, claims, strict=True):
             matches = self._matches(claim, found, nearest)
-            answers.append(self._answer(post, claim, matches, found, judged, state))
+            answer = self._answer(post, claim, matches, found, judged, state)
+            answers.append(replace(answer, untranslated=claim.id in untranslated))
         return answers
 
     def _search(self, claims: Sequence[Claim], k: int, where: Where) -> _Found:
@@ -297,8 +319,8 @@ class Finder:
     def _matches(
         self, claim: Claim, found: _Found, nearest: Mapping[tuple[str, str], tuple[str, str]]
     ) -> tuple[Match, ...]:
-        if self._matching.bm25 != self.engine.manifest.bm25:
-            self._matching = MatchingWords(self.engine.manifest.bm25)
+        if self._matching.bm25 != self.engine.manifest.post_terms:
+            self._matching = MatchingWords(self.engine.manifest.post_terms)
         listed = found.listed[claim.id]
         words = self._matching.match(claim, [found.papers[source] for source in listed])
         scored = {name: result.run.scored(claim.id) for name, result in found.stages}
@@ -334,7 +356,15 @@ class Finder:
             of=state,
             measured=judged.measured.get(verdict),
             warnings=tuple(self._warnings(claim)),
+            searched=self._searched(claim),
         )
+
+    def _searched(self, claim: Claim) -> str:
+        """Return the translation that the search by terms reads; "" if it reads the post."""
+        parts = claim_parts(claim, self.engine.manifest.post_terms.claims)
+        if parts[-1].text == claim.text:
+            return ""
+        return parts[-1].text
 
     def _presence(self, claims: Sequence[Claim], results: SearchResults) -> dict[str, float]:
         if self.abstain is None:
@@ -389,6 +419,7 @@ class Finder:
             **filters,
             **({"stages": self.stage_names} if self.stage_names else {}),
             **({} if self.threshold is None else {"threshold": self.threshold}),
+            **({} if self.translators is None else {"translator": self.translators.name}),
             "fusion": {"alpha": self.engine.fusion.alpha, "scale": self.engine.fusion.scale},
         }
 
@@ -472,6 +503,7 @@ class FinderOptions(ModelOptions):
         model: the model that made the index, if it lies elsewhere now.
         store: folder of the store, in which stages keep what they gave; none: the program's.
         device: none takes a GPU if there is one, but for one post of `find` NumPy if it can.
+        translator: what translates posts in other languages to English; none: the index's own.
     """
 
     index: str | None = None
@@ -481,8 +513,12 @@ class FinderOptions(ModelOptions):
     model: str | None = None
     store: Path | None = None
     device: Literal["cpu", "cuda"] | None = None
+    translator: TranslatorConfig | None = None
+    translate: bool = flag("translate posts if a translator is named", default=True)
 
     def check(self) -> None:
+        unread = self.translate or self.translator is None
+        require(unread, "translate", False, "true with --translator")
         require(self.index is not None, "index", None, f"a folder, or {INDEX}")
         good = self.system is None or self.pipeline is not None
         require(good, "system", self.system, "none without --pipeline")
@@ -513,12 +549,25 @@ class FinderOptions(ModelOptions):
         return Finder(
             engine,
             pipeline,
+            translators=self.open_translators(engine, store),
             threshold=self.threshold,
             store=store,
             device=self.device,
             progress=progress and pipeline is not None,
             sentences=sentences,
         )
+
+    def open_translators(self, engine: Engine, store: Store | None) -> Translators | None:
+        """Open the translators that are named here, else the index's own, if it names any.
+
+        Raises `UserError` for an index's own that runs what nobody allowed on this machine.
+        """
+        config = self.translator
+        if config is None and self.translate:
+            config = engine.manifest.translator
+            if config is not None:
+                require_allowed(config, str(engine.location))
+        return None if config is None else Translators.open(config, store)
 
 
 def with_index(words: Sequence[str]) -> list[str]:

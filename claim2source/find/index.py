@@ -30,6 +30,7 @@ from claim2source.data.store import Store
 from claim2source.data.text_files import read_lines
 from claim2source.evaluation.options import StoreOptions
 from claim2source.find.abstention import read_abstention
+from claim2source.find.allowed import allow, require_allowed
 from claim2source.models import ENGLISH, ModelConfig, Resolved, resolve
 from claim2source.models.config import ModelChanges
 from claim2source.models.local import local_model, with_local_models
@@ -50,6 +51,7 @@ from claim2source.search.growing import (
 )
 from claim2source.search.identities import IndexedPapers
 from claim2source.search.manifest import IndexManifest, check_bm25, is_engine
+from claim2source.search.translator import TranslatorConfig, Translators
 from claim2source.text import Rendering, SourceForm
 
 PROGRAM = "eval/index.py"
@@ -58,7 +60,7 @@ IDS, SAMPLED = 4096, 16
 # Keys that every call reads; those of --re_encode; those of a call without papers.
 SHARED = ("out", "models", "offline", "store", "device", "lenient")
 OF_RE_ENCODE = ("re_encode", "sources", "claims", "batch")
-OF_INDEX = ("delete", "retractions", "claims")
+OF_INDEX = ("delete", "retractions", "claims", "translator", "drop_translator")
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,8 @@ class IndexProgramConfig(StoreOptions):
         ray: address of the cluster, such as HOST:6379; none: RAY_ADDRESS, or this machine.
         workers: that encode at a time; none: one for each GPU of the cluster or, without any, CPU.
         batch: papers that are encoded and written at a time.
+        translator: what translates posts in other languages to English whenever this index is
+            asked; it is named in the index, and allowed on this machine for this user.
         merged: file to write, a line of JSON for each record that was merged into another one of
             its paper, with the id that is kept.
     """
@@ -109,7 +113,9 @@ class IndexProgramConfig(StoreOptions):
     ray: str | None = None
     workers: Annotated[int, Between(1, 10**5)] | None = None
     batch: Annotated[int, Between(1, 10**6)] = BATCH
+    translator: TranslatorConfig | None = None
     merged: Path | None = None
+    drop_translator: bool = flag("name no translator in the index any more")
     undo: bool = flag("return to the model before the last --re_encode")
     read_first: bool = flag("read everything once before anything is written", default=True)
     abstention: bool = flag("fit abstention where claims are given", default=True)
@@ -120,8 +126,11 @@ class IndexProgramConfig(StoreOptions):
 
     def check(self) -> None:
         options = (self.source, self.delete, self.retractions, self.re_encode, self.claims)
-        has_work = self.undo or any(option is not None for option in options)
-        allowed = "papers, --delete, --retractions, --re_encode or --claims"
+        has_work = self.undo or self.drop_translator
+        has_work |= any(option is not None for option in (*options, self.translator))
+        allowed = "papers, --delete, --retractions, --re_encode, --claims or --translator"
+        is_one = self.translator is None or not self.drop_translator
+        require(is_one, "drop_translator", True, "false with --translator")
         require(has_work, "source", self.source, allowed)
         if self.undo:
             self.require_unset({*SHARED, "undo"}, "is not read with --undo")
@@ -179,6 +188,8 @@ def write_index(config: IndexProgramConfig) -> None:
         require_writable(config.merged, "file")
     if config.claims is not None:
         require_golds(config.claims, "train", lenient=config.lenient)
+    if config.translator is not None:
+        Translators.open(config.translator)  # a mistake is found before the work
     if config.source is None:
         change(config, ids, notices)
     else:
@@ -199,6 +210,7 @@ def change(config: IndexProgramConfig, ids: Sequence[str], notices: Notices | No
             remove(engine, ids)
             mark(engine, notices)
             engine.build(say)
+        name_translator(engine, config)
         if config.claims is not None:
             engine.lock()
             resolved = load_model(index_model(config, engine.manifest), config.device)
@@ -242,6 +254,7 @@ def write_papers(
         grown = grow(engine, papers, dense, total=total, progress=True, say=say, batch=config.batch)
         if mark(engine, notices):
             engine.build(say)
+        name_translator(engine, config)
         say(f"{config.out}: {grown}")
         say(files.summary())
         if indexed.merged:
@@ -254,6 +267,27 @@ def write_papers(
         engine.close()
     find = program_command("eval/find.py")
     say(f'next: {find} "new study: .." --index {shlex.quote(config.out)}')
+
+
+def name_translator(engine: Engine, config: IndexProgramConfig) -> None:
+    """Name the translator of posts in the index, or none any more; say so."""
+    language = engine.manifest.bm25.language
+    is_english = config.translator is None or language == "en"
+    require(is_english, "translator", language, "none: the index's papers are not in English")
+    if config.translator is not None:
+        named = config.translator.absolute()
+        engine.lock()
+        engine.note(translator=named)
+        allow(named)
+        say(f"{config.out}: posts are translated when it is asked")
+    elif config.drop_translator:
+        engine.lock()
+        engine.note(translator=None)
+        say(f"{config.out}: posts are not translated any more")
+    else:
+        return
+    if engine.manifest.abstain is not None and config.claims is None:
+        say("abstention was fitted to posts that were translated otherwise: --claims fits it anew")
 
 
 def placed_papers(
@@ -434,8 +468,16 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
 
     try:
         held_out = HeldOut(claims, "dev", ChoosingOn(lenient=config.lenient))
-        choosing = held_out.claims([resolved.record])
-        fitted = calibrate(engine, choosing.val)
+        val = held_out.claims([resolved.record]).val
+        if engine.manifest.translator is not None:
+            # Posts that are asked about have no translations of their own.
+            require_allowed(engine.manifest.translator, str(engine.location))
+            translators = Translators.open(engine.manifest.translator, Store(config.store))
+            translated, _ = translators.translate_claims(val.claims, overwrite=True)
+            val = val.with_claims(translated)
+            if summary := translators.summary():
+                say(summary)
+        fitted = calibrate(engine, val)
     except UserError as error:
         if config.claims is not None:
             raise

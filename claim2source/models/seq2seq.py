@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from claim2source.core.config import Between, Settings
+from claim2source.core.config import Between, Settings, as_plain
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.languages import primary_language
 from claim2source.core.progress import Progress
@@ -58,18 +58,42 @@ class Seq2SeqConfig(Settings):
 
 def translations(config: Seq2SeqConfig, texts: Sequence[ForeignText]) -> list[WrittenText]:
     """Translate texts to English, in their order. Raises `UserError` if one cannot be loaded."""
-    by_language: dict[str, list[int]] = defaultdict(list)
-    for row, text in enumerate(texts):
-        by_language[primary_language(text.language)].append(row)
-    by_row: dict[int, WrittenText] = {}
-    with Progress("translations", len(texts)) as progress:
-        for language, rows in by_language.items():
-            model = Seq2Seq(config, language)
-            own = [texts[row].text for row in rows]
-            for row, result in model.translated(own):
-                by_row[rows[row]] = result
-                progress.update()
-    return [by_row[row] for row in range(len(texts))]
+    return Seq2SeqTranslator(config).translate(texts)
+
+
+class Seq2SeqTranslator:
+    """Translate by a model for each language, or one for all, each loaded once."""
+
+    def __init__(self, config: Seq2SeqConfig) -> None:
+        self.config = config
+        self._last: Seq2Seq | None = None
+
+    @property
+    def made_by(self) -> Mapping[str, object]:
+        return {"seq2seq": as_plain(self.config)}
+
+    def translate(
+        self, texts: Sequence[ForeignText], *, progress: bool = True
+    ) -> list[WrittenText]:
+        """Translate texts to English, in their order. Raises `UserError` if none can be loaded."""
+        by_language: dict[str, list[int]] = defaultdict(list)
+        for row, text in enumerate(texts):
+            by_language[primary_language(text.language)].append(row)
+        by_row: dict[int, WrittenText] = {}
+        with Progress("translations" if progress else None, len(texts)) as bar:
+            for language, rows in by_language.items():
+                own = [texts[row].text for row in rows]
+                for row, result in self._model(language).translated(own):
+                    by_row[rows[row]] = result
+                    bar.update()
+        return [by_row[row] for row in range(len(texts))]
+
+    def _model(self, language: str) -> Seq2Seq:
+        """Return the model of a language; the last one is kept."""
+        if self._last is None or self._last.language != language:
+            self._last = None  # before the next one is loaded
+            self._last = Seq2Seq(self.config, language)
+        return self._last
 
 
 class Seq2Seq:

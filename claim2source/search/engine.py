@@ -549,7 +549,7 @@ class Engine(PaperTable):
 
     def _by_terms(self, claims: Sequence[Claim], where: Where, k: int) -> Mapping[str, Hits]:
         self.manifest.check_analyser(self.manifest.bm25, self.location)
-        analyser = Analyser(self.manifest.bm25)
+        analyser = Analyser(self.manifest.post_terms)
         hits: dict[str, Hits] = {}
         for claim in claims:
             terms, names = analyser.claim(claim), name_terms(claim.text)
@@ -566,7 +566,7 @@ class Engine(PaperTable):
     ) -> Mapping[str, Hits]:
         """Search by the claims' vectors; at first encode them, and further texts with them."""
         if not vectors:
-            texts = [*self.manifest.rendering.claim_texts(claims), *of_texts]
+            texts = [*self.manifest.post_rendering.claim_texts(claims), *of_texts]
             encoded, _ = self.encoder.encode(texts, "claim", store=None, progress=None)
             ids = [claim.id for claim in claims]
             vectors.update(zip(ids, encoded[: len(ids)], strict=True))

@@ -14,11 +14,12 @@ from claim2source.core.config import require
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import content_hash
 from claim2source.core.validate import parsed_json, validated
-from claim2source.models import ModelConfig
+from claim2source.models import ENGLISH, ModelConfig
 from claim2source.search.bm25 import BM25, Analyser
 from claim2source.search.dense import Dense, TextEncoder, encoder_keys, of_model
 from claim2source.search.files import IndexFiles, open_files
 from claim2source.search.rows import SPLIT
+from claim2source.search.translator import TranslatorConfig
 from claim2source.text import Rendering
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,9 @@ class IndexManifest:
     searched with the sampled `recall`, on `trained` papers. `stale`: papers were replaced or
     removed since then. `abstain` is the model of abstention (`find.abstention.AbstainModel`) that
     was fitted to the index.
-    `names` is the weight of authors and venues in the lexical search. `table` is where the papers
+    `names` is the weight of authors and venues in the lexical search. `translator` is what
+    translates posts; who did not make the index allows it first (`find.allowed`). `table` is where
+    the papers
     are. `sentences` is the version of the split (`search.rows.SPLIT`) of the sentences whose
     vectors it keeps; 0: it keeps none.
     """
@@ -69,6 +72,7 @@ class IndexManifest:
     abstain: Mapping[str, object] | None = None
     sentences: int = 0
     names: float = 0.0
+    translator: TranslatorConfig | None = None
     table: str = "papers"
     index: Literal["lancedb"] = "lancedb"
     format: Literal[2] = 2
@@ -132,6 +136,21 @@ class IndexManifest:
         """Write the manifest, wholly or not at all."""
         text = json.dumps(asdict(self), ensure_ascii=False, indent=2, allow_nan=False)
         files.write(name, f"{text}\n".encode())
+
+    @property
+    def post_terms(self) -> BM25:
+        """Return how terms are made of posts: of the translation, if a post has one."""
+        if self.bm25.claims != "original" or self.bm25.language != "en":
+            return self.bm25
+        return replace(self.bm25, claims="translated")
+
+    @property
+    def post_rendering(self) -> Rendering:
+        """Return how posts are encoded: a model of English reads the translation, if any."""
+        name = "" if self.model is None else self.model.name
+        if self.rendering.claims != "original" or name not in ENGLISH:
+            return self.rendering
+        return replace(self.rendering, claims="translated")
 
     @property
     def model_hash(self) -> str:

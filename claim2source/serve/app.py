@@ -200,6 +200,7 @@ def add_api(app: FastAPI, service: Service) -> None:
             version=__version__,
             waiting=batcher.waiting,
             places=batcher.capacity,
+            untranslated=batcher.finder.untranslated,
         )
 
 

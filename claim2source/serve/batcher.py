@@ -195,7 +195,12 @@ class RequestBatcher:
         self.finder.on_part = on_part
         # Posts of several askers may have the same ids.
         numbered = [replace(post, id=str(number)) for number, post in enumerate(posts)]
+        failed = self.finder.untranslated
         answers = self.finder.find(numbered, jobs[0].k, jobs[0].where)
+        if self.finder.untranslated > failed:
+            # What a program says may quote a post.
+            assert self.finder.translators is not None
+            log.warning("%s", self.finder.translators.summary(quotes=False))
         seconds = (time.monotonic() - started) / len(posts)
         self._pace = 0.8 * self._pace + 0.2 * seconds
         own_answers = []

@@ -31,7 +31,7 @@ from claim2source.find.answers import (
     notes,
     retraction,
 )
-from claim2source.find.finder import SEARCH, SENTENCES, Answer, Finder, Match
+from claim2source.find.finder import SEARCH, SENTENCES, TRANSLATION, Answer, Finder, Match
 from claim2source.find.matching import WORD
 from claim2source.search.bm25 import Analyser
 from claim2source.serve.access import COOKIE, AccessSettings, is_foreign, same_secret, token_cookie
@@ -73,7 +73,7 @@ class Page:
         self, finder: Finder, ask: Ask, access: AccessSettings, *, fetches: bool = False
     ) -> None:
         self.finder, self.ask, self.access = finder, ask, access
-        self._analyser = Analyser(finder.engine.manifest.bm25)
+        self._analyser = Analyser(finder.engine.manifest.post_terms)
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(FOLDER),
             autoescape=True,
@@ -81,9 +81,10 @@ class Page:
             trim_blocks=True,
             lstrip_blocks=True,
         )
+        translation = [] if finder.translators is None else [TRANSLATION]
         self._about: dict[str, Any] = {
             "version": __version__,
-            "stages": [SEARCH, *finder.stage_names, SENTENCES],
+            "stages": [*translation, SEARCH, *finder.stage_names, SENTENCES],
             "languages": LANGUAGES,
             "characters": CHARACTERS,
             "most": PAPERS,
@@ -202,6 +203,7 @@ class Page:
     def cards(self, answer: Answer) -> list[PaperCard]:
         """Prepare an answer's papers: the post's words are marked."""
         claim = answer.post.claim(answer.lang)
+        claim = replace(claim, translation=answer.searched or None)
         terms = set(self._analyser.claim(claim))
         cards = []
         for match in answer.matches:

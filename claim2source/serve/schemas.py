@@ -248,6 +248,14 @@ class Batch(Strict):
         return Where(None, self.paper_lang, self.venue)
 
 
+Searched = Annotated[
+    str, Field(description="translation that was searched; empty: the post itself was")
+]
+Untranslated = Annotated[
+    bool, Field(description="the translator failed: the post was searched as it is")
+]
+
+
 class PaperFound(BaseModel):
     """Describe a paper that a post may mean."""
 
@@ -284,6 +292,8 @@ class PaperFound(BaseModel):
         dict[str, Any] | None,
         Field(description="version of the index, hash of its model, settings: to ask it again"),
     ]
+    searched: Searched
+    untranslated: Untranslated
 
 
 class AnswerOut(BaseModel):
@@ -297,6 +307,8 @@ class AnswerOut(BaseModel):
     verdict: str
     headline: Annotated[str, Field(description="the verdict in a sentence")]
     notes: Annotated[list[str], Field(description="how far it can be trusted, and why less")]
+    searched: Searched
+    untranslated: Untranslated
     papers: list[PaperFound]
 
     @classmethod
@@ -312,6 +324,8 @@ class AnswerOut(BaseModel):
             verdict=answer.verdict,
             headline=headline(answer),
             notes=notes(answer),
+            searched=answer.searched,
+            untranslated=answer.untranslated,
             papers=papers,
         )
 
@@ -329,6 +343,9 @@ class Health(BaseModel):
     version: str
     waiting: Annotated[int, Field(description="posts that wait or are searched")]
     places: Annotated[int, Field(description="how many may")]
+    untranslated: Annotated[
+        int, Field(description="posts so far that the translator failed for; searched as they are")
+    ]
 
 
 class Problem(BaseModel):

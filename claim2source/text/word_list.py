@@ -1,0 +1,180 @@
+"""Translate texts to English word by word, by a word list in Ding's format.
+
+A line is `left :: right`. `|` divides both sides into blocks that belong together, and `;` a block
+into words of one sense: `Maus {f} [zool.] | Mäuse {pl} :: mouse | mice`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from claim2source.core.errors import InputError
+from claim2source.data.text_files import read_lines
+
+# What other versions would read differently from the same file.
+FORMAT = 1
+# Notes on a word: {f}, [zool.], (a sense), <another form>; one may be within another.
+_NOTES = re.compile(r"\{[^{}]*\}|\[[^\[\]]*\]|\([^()]*\)|<[^<>]*>")
+# Places of other words, and the pronouns and auxiliaries of a verb's forms.
+_FILLERS = frozenset(
+    """
+    etw etw. jd jd. jdm jdm. jdn jdn. jds jds. sich er/sie er/sie/es ich/er/sie ich/sie wir/sie
+    hat/hatte ist/war sb sb. sb.'s sb.’s sth sth. to I/he/she I/she I/you/he he/she we/they
+    has/had have/had
+    """.split()
+)
+# Addresses and handles, which stay, or words.
+_WORD = re.compile(r"https?://\S+|@[\w.]+|[^\W\d_]+(?:[-'’][^\W\d_]+)*")
+_WITHIN = re.compile(r"[-'’]")
+_SPACES = re.compile(r"[ \t]+")
+# Endings of inflected words, and letters that join the parts of a compound.
+_ENDINGS = ("en", "em", "er", "es", "e", "n", "s", "t")
+_JOINTS = ("", "s", "es", "n", "en", "er", "e")
+# Letters of a part of a compound or of a stem, at least; of a word that is divided, at most.
+_SHORTEST, _LONGEST = 4, 60
+# Words whose translations are held.
+_MOST_WORDS = 200_000
+
+
+class WordList:
+    """Translate the words of a list, each by its first sense; a compound by its parts.
+
+    `left_out` are words that say nothing by themselves. Words that are not known stay.
+    """
+
+    def __init__(self, senses: Mapping[str, str], left_out: Collection[str] = ()) -> None:
+        self.senses, self.left_out = senses, frozenset(left_out)
+        self._found: dict[str, str | None] = {}
+
+    def translate(self, text: str) -> str:
+        """Translate a text; addresses, handles, digits and signs stay.
+
+        It is "" if none of its words is known.
+        """
+        known = 0
+
+        def english(match: re.Match[str]) -> str:
+            nonlocal known
+            word = match.group()
+            if word.startswith(("@", "http:", "https:")):
+                return word
+            if word.lower() in self.left_out:
+                return ""
+            found = self._look_up(word)
+            known += found is not None
+            return word if found is None else found
+
+        translated = _WORD.sub(english, text)
+        return _SPACES.sub(" ", translated).strip() if known else ""
+
+    def _look_up(self, word: str) -> str | None:
+        if word not in self._found:
+            if len(self._found) > _MOST_WORDS:
+                self._found.clear()
+            self._found[word] = self._whole(word) or self._parts(word)
+        return self._found[word]
+
+    def _whole(self, word: str) -> str | None:
+        """Look up a word as it is, in another case, or without its ending."""
+        if sense := self._sense(word):
+            return sense
+        for ending in _ENDINGS:
+            stem = word.removesuffix(ending)
+            if len(word) > len(stem) >= _SHORTEST and (sense := self._sense(stem)):
+                return sense
+        return None
+
+    def _sense(self, word: str) -> str | None:
+        lower = word.lower()
+        for form in (word, lower, lower.capitalize()):
+            if form in self.senses:
+                return self.senses[form]
+        return None
+
+    def _parts(self, word: str) -> str | None:
+        """Translate a compound by two or more parts; the longest last one is taken."""
+        if _WITHIN.search(word):
+            parts = _WITHIN.split(word)
+            found = [self._look_up(part) for part in parts]
+            if not any(found):
+                return None
+            return " ".join(sense or part for part, sense in zip(parts, found, strict=True))
+        if len(word) > _LONGEST:
+            return None
+        for start in range(_SHORTEST, len(word) - _SHORTEST + 1):
+            last = self._whole(word[start:])
+            if last and (first := self._first_part(word[:start])):
+                return f"{first} {last}"
+        return None
+
+    def _first_part(self, part: str) -> str | None:
+        for joint in _JOINTS:
+            stem = part.removesuffix(joint)
+            is_joined = stem != part or not joint
+            if is_joined and len(stem) >= _SHORTEST and (sense := self._sense(stem)):
+                return sense
+        return self._parts(part)
+
+
+def read_senses(path: Path) -> dict[str, str]:
+    """Read the words of a file with their first English sense.
+
+    Raises `InputError` for a file without a line `word :: word`.
+    """
+    senses = parse_senses(read_lines(path))
+    if not senses:
+        raise InputError(path, reason="is not a word list: it has no line `word :: word`")
+    return senses
+
+
+def parse_senses(lines: Iterable[str]) -> dict[str, str]:
+    """Map each single word of lines in Ding's format to its first sense.
+
+    Words that begin their line count before synonyms and forms.
+    """
+    heads: dict[str, str] = {}
+    synonyms: dict[str, str] = {}
+    for line in lines:
+        for word, sense, is_head in _line_senses(line):
+            senses = heads if is_head else synonyms
+            senses.setdefault(word, sense)
+    return {**synonyms, **heads}
+
+
+def _line_senses(line: str) -> Iterator[tuple[str, str, bool]]:
+    """Yield single words of a line, their sense, and whether a word begins the line."""
+    if line.startswith("#"):
+        return
+    left, separator, right = _without_notes(line).partition("::")
+    if not separator:
+        return
+    for number, (own, other) in enumerate(zip(left.split("|"), right.split("|"), strict=False)):
+        senses = _variants(other)
+        if not senses:
+            continue
+        for place, word in enumerate(_variants(own)):
+            if " " not in word:
+                yield word, senses[0], number == 0 and place == 0
+
+
+def _without_notes(line: str) -> str:
+    before = ""
+    while line != before:
+        before, line = line, _NOTES.sub(" ", line)
+    return line
+
+
+def _variants(block: str) -> list[str]:
+    """List the words of one sense, without what stands for other words around them."""
+    variants: list[str] = []
+    for variant in block.split(";"):
+        words = variant.split()
+        while words and words[0] in _FILLERS:
+            del words[0]
+        while words and words[-1] in _FILLERS:
+            del words[-1]
+        if words:
+            variants.append(" ".join(words))
+    return variants
