@@ -98,8 +98,9 @@ class Answer:
 
     `present` is the probability that its paper is in the index, None if nothing can tell.
     `verdict` says "found", "uncertain" or "not here" by it, else "not judged"; `abstained` is
-    whether it is "not here", None if it was not judged. `measured` counts the held-out answers of that verdict, and
-    `warnings` say why this one deserves less trust. `reasoning` is a verifier's.
+    whether it is "not here", None if it was not judged. `measured` counts the held-out answers
+    of that verdict, and `warnings` say why this one deserves less trust. `reasoning` is a
+    verifier's.
     """
 
     post: Post
