@@ -16,7 +16,8 @@ from dataclasses import asdict
 from claim2source.core.terminal import printable_line
 from claim2source.data.doi import plain_doi
 from claim2source.data.papers import Paper, without_emails
-from claim2source.find.finder import Answer, Match
+from claim2source.find.abstention import FUSED
+from claim2source.find.finder import NOT_JUDGED, Answer, Match, Verdict
 from claim2source.search.table import NEW
 
 COLUMNS = (
@@ -57,11 +58,17 @@ def json_rows(answer: Answer) -> list[dict[str, object]]:
 def _json_row(answer: Answer, match: Match) -> dict[str, object]:
     paper, source = match.paper, match.paper.source
     post_words, paper_words = match.words
+    score: float | None = match.score
+    parts = dict(match.parts)
+    if answer.verdict == NOT_JUDGED:
+        # Scaled within the list, the first paper's is near 1 whatever the post is about.
+        score = None
+        parts.pop(FUSED, None)
     return {
         "rank": match.rank,
         "id": source.id,
         "title": without_emails(source.title),
-        "score": match.score,
+        "score": score,
         "abstained": answer.abstained,
         "present": answer.present,
         "authors": author_names(paper),
@@ -70,7 +77,7 @@ def _json_row(answer: Answer, match: Match) -> dict[str, object]:
         "doi": plain_doi(paper.doi) or paper.doi,
         "link": paper.link,
         "lang": paper.lang,
-        "parts": dict(match.parts),
+        "parts": parts,
         "sentence": without_emails(match.sentence),
         "post_sentence": match.post_sentence,
         "reasoning": answer.reasoning,
@@ -134,9 +141,13 @@ def _cell(value: object) -> object:
 
 
 def as_bibtex(answers: Iterable[Answer]) -> str:
-    """Write every paper once."""
+    """Write every paper once, after a comment with the verdict on each post."""
     papers: dict[str, Paper] = {}
+    verdicts: list[str] = []
     for answer in answers:
+        # BibTeX would read an entry after a sign @.
+        post = printable_line(answer.post.id).replace("@", " ")
+        verdicts.append(f"% post {post}: {answer.verdict}")
         for match in answer.matches:
             papers[match.paper.source.id] = match.paper
     entries: dict[str, str] = {}
@@ -147,7 +158,7 @@ def as_bibtex(answers: Iterable[Answer]) -> str:
             number += 1
             key = f"{base}_{number}"
         entries[key] = _bibtex_entry(key, paper)
-    return "\n\n".join(entries.values())
+    return "\n\n".join(["\n".join(verdicts), *entries.values()])
 
 
 def _bibtex_entry(key: str, paper: Paper) -> str:
@@ -213,14 +224,14 @@ def headline(answer: Answer) -> str:
         if answer.of is not None and answer.of.version == NEW:
             return f"Version {NEW} of the index holds no paper yet: its making had not ended."
         return "The index holds no paper to choose from."
-    if answer.present is None:
-        return "The nearest papers; whether the right one is in this index was not judged."
+    if answer.verdict == NOT_JUDGED or answer.present is None:
+        return "Not judged: these are the nearest papers; none of them need be the right one."
     share = f"{answer.present:.0%} that it is here".replace("%", " %")
     return {
         "found": f"Found: the paper is probably one of these ({share}).",
         "uncertain": f"Uncertain: the paper may be one of these, or not in this index ({share}).",
         "not here": f"Not here: the paper is probably not in this index ({share}).",
-    }[answer.verdict or "uncertain"]
+    }[answer.verdict]
 
 
 def notes(answer: Answer) -> list[str]:
@@ -230,7 +241,8 @@ def notes(answer: Answer) -> list[str]:
         notices.append("The translator failed: the post was searched as it is written.")
     if answer.matches and answer.present is None:
         notices.append(
-            "Abstention is not fitted to this index; claim2source index --claims DATASET does it."
+            "No abstention is fitted to this index (claim2source index --claims DATASET): scores "
+            "say which paper is nearer, not how probable it is."
         )
     if answer.matches and answer.measured is not None:
         measured = answer.measured
@@ -260,9 +272,12 @@ def matching_words(match: Match) -> str:
     return f"words in common: {post}; in the paper: {', '.join(paper_words)}"
 
 
-def format_scores(match: Match) -> str:
+def format_scores(match: Match, verdict: Verdict) -> str:
+    """Write a paper's scores; the fused one, scaled within the list, only of a judged answer."""
     scores = []
     for name, score in match.parts.items():
+        if name == FUSED and verdict == NOT_JUDGED:
+            continue
         label = _SCORES.get(name, name)
         scores.append(f"{label} {score:.4g}")
     return ", ".join(scores)
@@ -278,7 +293,7 @@ def as_text(answer: Answer, several: bool = False) -> str:
     if answer.reasoning:
         lines.append(f"Verifier: {answer.reasoning}")
     blocks = ["\n".join(map(printable_line, lines))]
-    blocks += [_match(match) for match in answer.matches]
+    blocks += [_match(match, answer.verdict) for match in answer.matches]
     if answer.matches:
         blocks.append(ABOUT_SCORES)
     if answer.of is not None:
@@ -286,7 +301,7 @@ def as_text(answer: Answer, several: bool = False) -> str:
     return "\n\n".join(blocks)
 
 
-def _match(match: Match) -> str:
+def _match(match: Match, verdict: Verdict) -> str:
     paper = match.paper
     lines = [f"{match.rank:>2}. {heading(paper)}"]
     if paper.retracted:
@@ -297,5 +312,5 @@ def _match(match: Match) -> str:
         if match.post_sentence:
             lines.append(f'post: "{match.post_sentence}"')
         lines.append(f'paper: "{without_emails(match.sentence)}"')
-    lines += [matching_words(match), format_scores(match)]
+    lines += [matching_words(match), format_scores(match, verdict)]
     return "\n    ".join(printable_line(line) for line in lines if line)

@@ -17,7 +17,7 @@ from claim2source.core.languages import primary_language
 from claim2source.core.records import Claim
 from claim2source.core.run import Result
 from claim2source.core.terminal import one_line
-from claim2source.data.boilerplate import cut_boilerplate
+from claim2source.data.boilerplate import cut_boilerplate, without_boilerplate
 from claim2source.data.dates import last_day
 from claim2source.data.papers import Paper
 from claim2source.data.posts import Post
@@ -54,7 +54,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 INDEX = "CLAIM2SOURCE_INDEX"
-Verdict = Literal["found", "uncertain", "not here", ""]
+Verdict = Literal["found", "uncertain", "not here", "not judged"]
+NOT_JUDGED: Verdict = "not judged"
 # Posts that are searched and go through the stages at a time.
 MAX_BATCH = 64
 # What `on_part` is called with beside the names of stages.
@@ -98,21 +99,21 @@ class IndexState:
 class Answer:
     """Papers for a post, and the verdict whether its own is among them.
 
-    `present` is the probability that its paper is in the index, None if nothing was fitted
-    to tell. `verdict` says "found", "uncertain" or "not here" by it, "" if nothing was fitted;
-    `abstained` is "not here". `measured` counts the held-out answers of that verdict, and
-    `warnings` say why this one deserves less trust. `reasoning` is a verifier's. `searched` is the
-    translation that was searched in place of the post, "" if the post itself was, also since it
-    is `untranslated`: the translator failed.
+    `present` is the probability that its paper is in the index, None if nothing can tell.
+    `verdict` says "found", "uncertain" or "not here" by it, else "not judged"; `abstained` is
+    whether it is "not here", None if it was not judged. `measured` counts the held-out answers
+    of that verdict, and `warnings` say why this one deserves less trust. `reasoning` is a
+    verifier's. `searched` is the translation that was searched in place of the post, "" if the
+    post itself was, also since it is `untranslated`: the translator failed.
     """
 
     post: Post
     lang: str
     matches: tuple[Match, ...]
-    abstained: bool = False
+    abstained: bool | None = None
     present: float | None = None
     reasoning: str = ""
-    verdict: Verdict = ""
+    verdict: Verdict = NOT_JUDGED
     of: IndexState | None = None
     measured: Tenth | None = None
     warnings: tuple[str, ...] = ()
@@ -344,12 +345,12 @@ class Finder:
         judged: _Judged,
         state: IndexState,
     ) -> Answer:
-        verdict = judged.verdicts.get(claim.id, "")
+        verdict = judged.verdicts.get(claim.id, NOT_JUDGED)
         return Answer(
             post,
             claim.lang,
             matches,
-            abstained=verdict == "not here",
+            abstained=None if verdict == NOT_JUDGED else verdict == "not here",
             present=judged.present.get(claim.id),
             reasoning=_verifier_notes(found.stages, claim),
             verdict=verdict,
@@ -465,8 +466,11 @@ class Finder:
         for key, paper in papers.items():
             # Older indexes, and those of benchmarks, have copyright lines as findings.
             cut = cut_boilerplate(paper)
-            texts, vectors = finding_sentences(cut), sentence_vectors.get(key)
-            if cut is paper and vectors is not None and len(vectors) == len(texts):
+            sentences, vectors = finding_sentences(cut), sentence_vectors.get(key)
+            # A paper without a title may be nothing but a notice.
+            texts = [text for text in sentences if without_boilerplate(text).strip()]
+            is_whole = cut is paper and len(texts) == len(sentences)
+            if is_whole and vectors is not None and len(vectors) == len(texts):
                 findings[key] = texts, vectors.astype(np.float32)
             elif texts:
                 missing[key] = texts

@@ -59,7 +59,8 @@ ABOUT = (
 ABOUT_TOOL = (
     "Find the scientific papers that a social media post may mean: the best first, each with "
     "scores, DOI link and the sentence of its abstract that is nearest to the post. `abstained` "
-    "is true where none of them probably is the one; `retracted` says what became of a paper."
+    'is true where none of them probably is the one, null where `verdict` is "not judged"; '
+    "`retracted` says what became of a paper."
 )
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "description": description}

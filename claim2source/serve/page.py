@@ -212,7 +212,7 @@ class Page:
                 match=match,
                 heading=self._highlight(heading(paper), terms),
                 about=about(paper),
-                scores=format_scores(match),
+                scores=format_scores(match, answer.verdict),
                 sentence=self._highlight(match.sentence, terms),
                 abstract=self._highlight(without_emails(paper.source.abstract), terms),
                 bibtex=as_bibtex([replace(answer, matches=(match,))]),

@@ -23,7 +23,7 @@ from pydantic_core.core_schema import no_info_before_validator_function
 from claim2source.core.languages import primary_language
 from claim2source.data.posts import Post
 from claim2source.find.answers import headline, json_rows, notes
-from claim2source.find.finder import Answer
+from claim2source.find.finder import Answer, Verdict
 from claim2source.search.rows import Where
 from claim2source.text.language import CODES
 
@@ -262,11 +262,15 @@ class PaperFound(BaseModel):
     rank: int
     id: str
     title: str
-    score: Annotated[float, Field(description="of the last stage")]
-    abstained: Annotated[bool, Field(description="the answer is: none of these")]
+    score: Annotated[
+        float | None, Field(description="of the last stage; null: the answer was not judged")
+    ]
+    abstained: Annotated[
+        bool | None, Field(description="the answer is: none of these; null: not judged")
+    ]
     present: Annotated[
         float | None,
-        Field(description="probability that the paper is in the index; null: nothing was fitted"),
+        Field(description="probability that the paper is in the index; null: not judged"),
     ]
     authors: list[str]
     venue: str
@@ -280,7 +284,7 @@ class PaperFound(BaseModel):
         str, Field(description="of the post, nearest to that; empty: the post has only one")
     ]
     reasoning: Annotated[str, Field(description="a verifier's")]
-    verdict: Annotated[str, Field(description="found, uncertain, not here; empty: not judged")]
+    verdict: Annotated[Verdict, Field(description="whether the post's paper is among these")]
     retracted: Annotated[
         str,
         Field(description="retracted, withdrawn, expression of concern, corrected; empty: neither"),
@@ -301,10 +305,10 @@ class AnswerOut(BaseModel):
 
     post: Annotated[str, Field(description="id of the post")]
     lang: str
-    abstained: bool
+    abstained: bool | None
     present: float | None
     reasoning: str
-    verdict: str
+    verdict: Verdict
     headline: Annotated[str, Field(description="the verdict in a sentence")]
     notes: Annotated[list[str], Field(description="how far it can be trusted, and why less")]
     searched: Searched

@@ -135,3 +135,15 @@ def test_a_post_and_its_sentences_are_one_batch_without_transformers(
     batches = batches_of(engine.encoder, monkeypatch)
     Finder(engine).find([Post("0", f"{POST}. Good morning.")], 3)
     assert batches == [[f"{POST}. Good morning.", f"{POST}.", "Good morning."]]
+
+
+def test_a_paper_that_is_nothing_but_a_notice_is_not_quoted(index: str) -> None:
+    finder = Finder(open_index(index))
+    notice = "© 2020 Elsevier B.V. All rights reserved."
+    mixed = f"Masks cut outbreaks. {notice}"
+    papers = {
+        "notice": Paper(Source("notice", "", notice)),
+        "mixed": Paper(Source("mixed", "", mixed)),
+    }
+    findings = finder._findings(papers, {})
+    assert findings["notice"][0] == [] and findings["mixed"][0] == ["Masks cut outbreaks."]

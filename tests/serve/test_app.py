@@ -56,7 +56,7 @@ def client(finder: SlowFinder) -> Iterator[httpx.Client]:
 def close(actual: Any, expected: Any) -> Any:
     for mine, theirs in zip(actual, expected, strict=True):
         assert mine["parts"] == pytest.approx(theirs["parts"], abs=1e-5)
-        assert mine["score"] == pytest.approx(theirs["score"], abs=1e-5)
+        assert mine["score"] is theirs["score"] is None and mine["verdict"] == "not judged"
         assert mine["index"]["version"] == theirs["index"]["version"]
         rest = {"parts": 0, "score": 0, "index": 0}  # a day may be written in several ways
         assert {**mine, **rest} == {**theirs, **rest}
@@ -69,7 +69,7 @@ def test_an_answer_is_that_of_find(client: httpx.Client, local: Finder) -> None:
     extra = {"lang": "de", "date": "2020", "k": 4, "venue": "science", "paper_lang": "de"}
     record = client.post("/api/v1/find", json={"post": POST, **extra}).json()
     assert record["papers"] and close(record["papers"], json_rows(expected))
-    assert (record["lang"], record["abstained"], record["present"]) == ("de", False, None)
+    assert (record["lang"], record["abstained"], record["present"]) == ("de", None, None)
     (expected,) = local.find([Post("0", NASTY)], 13)
     record = client.post("/api/v1/find", json={"post": NASTY, "k": 13}).json()
     assert close(record["papers"], json_rows(expected)) and len(record["papers"]) == 13
@@ -190,7 +190,7 @@ def test_the_page_works_without_script(client: httpx.Client, local: Finder) -> N
     (expected,) = local.find([Post("0", "Masks work?")], 3)
     for match in expected.matches:
         assert match.paper.link in [own.get("href") for tag, own in page.tags if tag == "a"]
-    assert answer.text.count("<pre") == 3 and "was not judged" in answer.text
+    assert answer.text.count("<pre") == 3 and "Not judged" in answer.text
     # The stemmed words of the post, as they stand in the paper.
     assert set(page.marked) == {"Masks", "works"}
     fields = {own["name"]: own.get("value") for tag, own in page.tags if tag == "input"}
