@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from claim2source.core.languages import primary_language
 from claim2source.find.finder import Answer, Match
 from claim2source.find.matching import WORD
 from claim2source.search.bm25 import Analyser
@@ -20,6 +21,8 @@ _ARTICLES = frozenset("un une".split())
 MANY, SOME = 0.6, 0.3
 STRONG, MODERATE, WEAK = "strong", "moderate", "weak"
 _BY_VERDICT = {"found": STRONG, "uncertain": MODERATE, "not here": WEAK}
+# Few words in common weaken a verdict, which is about the index and not this paper alone.
+_LOWER = {STRONG: MODERATE, MODERATE: WEAK, WEAK: WEAK}
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,15 @@ def evidence(answer: Answer, match: Match, analyser: Analyser) -> Evidence:
     terms = analyser.texts(list(own.values()))
     words = sum(1 for word in terms if word)
     shared = min(words, len(match.words[0]))
-    level = _BY_VERDICT.get(answer.verdict)
-    if answer.present is not None and level is not None:
-        return Evidence(level, answer.present, True, shared, words)
     share = shared / words if words else 0.0
-    level = STRONG if share >= MANY else MODERATE if share >= SOME else WEAK
-    return Evidence(level, share, False, shared, words)
+    by_words = STRONG if share >= MANY else MODERATE if share >= SOME else WEAK
+    level = _BY_VERDICT.get(answer.verdict)
+    if answer.present is None or level is None:
+        return Evidence(by_words, share, False, shared, words)
+    paper_lang = primary_language(match.paper.lang)
+    if by_words == WEAK and paper_lang in ("", answer.lang):
+        level = _LOWER[level]
+    return Evidence(level, answer.present, True, shared, words)
 
 
 def compared_numbers(post: str, paper: str) -> list[Number]:
