@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from claim2source.core.languages import primary_language
@@ -79,13 +79,23 @@ def compared_numbers(post: str, paper: str) -> list[Number]:
     return list(numbers.values())
 
 
-def _numbers(text: str) -> Iterable[tuple[int, int, str]]:
-    """List the numbers of a text in its order, with a value by which they are compared."""
-    found = [(start, end, _value(text[start:end])) for start, end in number_places(text)]
+def _numbers(text: str) -> list[tuple[int, int, str]]:
+    """List the numbers of a text in its order, with a value by which they are compared.
+
+    A percentage is another number than a count, and single digits count with a unit only.
+    """
+    places = [(start, end, _value(text[start:end])) for start, end in number_places(text)]
     for start, end, value in word_number_places(text):
         if text[start:end].lower() not in _ARTICLES:
-            found.append((start, end, value))
-    return sorted(found)
+            places.append((start, end, value))
+    numbers = []
+    for start, end, value in sorted(places):
+        unit = _UNIT.match(text, end)
+        has_multiple = _MULTIPLE.search(text[start:end]) is not None
+        if len(value) > 1 or unit or has_multiple:
+            is_percent = unit is not None and _PERCENT.search(unit[0]) is not None
+            numbers.append((start, end, value + "%" * is_percent))
+    return numbers
 
 
 def _value(number: str) -> str:
@@ -105,6 +115,8 @@ _UNIT = re.compile(
     r"\s?(?:%|‰|°C?|[x×](?!\w)|percent\b|per cent\b|Prozent\b|pour cent\b|times\b|fold\b|-fold\b"
     r"|-fach\b|Mal\b|mal\b|fois\b)"
 )
+_PERCENT = re.compile("%|cent|Prozent", re.IGNORECASE)
+_MULTIPLE = re.compile(r"(?:mal|fache?[nmrs]?|fold)$")
 
 
 def _with_unit(text: str, start: int, end: int) -> str:
