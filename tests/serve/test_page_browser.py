@@ -283,9 +283,14 @@ def test_a_table_that_is_dropped_is_answered_and_downloaded(page: Any, tmp_path:
     assert page.evaluate(BEYOND) == []
     rows.nth(0).locator("a").first.click()
     assert len(titles(page)) == 10
-    # By keyboard alone: the control opens the browser's own dialogue.
-    page.locator("#file").set_input_files(
-        files=[{"name": "p.xlsx", "mimeType": "application/zip", "buffer": b"PK"}]
-    )
+
+
+def test_a_file_that_is_no_table_is_refused_in_words(browser: Any, address: str) -> None:  # noqa: F811
+    page = browser.new_page()
+    page.goto(address)
+    file = {"name": "p.xlsx", "mimeType": "application/zip", "buffer": b"PK"}
+    page.locator("#file").set_input_files(files=[file])
     page.wait_for_selector("#table .problem")
-    assert page.locator("#table .download").count() == 0
+    assert "p.xlsx" in page.locator("#table .problem").inner_text()
+    assert page.locator("#table .download, #table progress").count() == 0
+    page.close()
