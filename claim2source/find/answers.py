@@ -24,6 +24,7 @@ COLUMNS = (
     "post rank id title authors venue date doi link score abstained present sentence post_sentence "
     "reasoning verdict retracted words version model searched untranslated"
 ).split()
+NOT_JUDGED_LINE = "Not judged: these are the nearest papers; none of them need be the right one."
 _AUTHORS = 3
 # Words of an abstract that head a paper without a title.
 _HEADING = 12
@@ -140,6 +141,13 @@ def _cell(value: object) -> object:
     return line
 
 
+def csv_row(values: Iterable[object], separator: str = ",") -> str:
+    """Write one row, as Excel does; no text is a formula."""
+    text = io.StringIO()
+    csv.writer(text, delimiter=separator).writerow([_cell(value) for value in values])
+    return text.getvalue()
+
+
 def as_bibtex(answers: Iterable[Answer]) -> str:
     """Write every paper once, after a comment with the verdict on each post."""
     papers: dict[str, Paper] = {}
@@ -224,14 +232,34 @@ def headline(answer: Answer) -> str:
         if answer.of is not None and answer.of.version == NEW:
             return f"Version {NEW} of the index holds no paper yet: its making had not ended."
         return "The index holds no paper to choose from."
-    if answer.verdict == NOT_JUDGED or answer.present is None:
-        return "Not judged: these are the nearest papers; none of them need be the right one."
+    if answer.present is None:
+        return NOT_JUDGED_LINE
     share = f"{answer.present:.0%} that it is here".replace("%", " %")
     return {
         "found": f"Found: the paper is probably one of these ({share}).",
         "uncertain": f"Uncertain: the paper may be one of these, or not in this index ({share}).",
         "not here": f"Not here: the paper is probably not in this index ({share}).",
-    }[answer.verdict]
+    }.get(answer.verdict, NOT_JUDGED_LINE)
+
+
+def next_step(answer: Answer) -> str:
+    """Write what a reader does next, by the verdict."""
+    if not answer.matches:
+        return "Next: loosen the filters, or add papers to the index."
+    return {
+        "found": (
+            "Next: check that the paper's finding and numbers are those of the post, then open "
+            "the paper."
+        ),
+        "uncertain": (
+            "Next: compare findings and numbers of the first papers. If none fits, add what you "
+            "know to the post, such as an author, a journal or a year, and search again."
+        ),
+        "not here": (
+            "Next: look elsewhere, such as in a literature database, or ask the post's author for "
+            "the link."
+        ),
+    }.get(answer.verdict, "Next: compare the post with the papers yourself, the first one first.")
 
 
 def notes(answer: Answer) -> list[str]:

@@ -173,7 +173,9 @@ class Access:
         token = self.settings.token or ""
         kind, _, value = headers.get("authorization", "").partition(" ")
         bearer = kind.lower() == "bearer" and same_secret(value.strip(), token)
-        return bearer or same_secret(_cookie(headers.get("cookie", "")), token_cookie(token))
+        return bearer or same_secret(
+            cookie_value(headers.get("cookie", ""), COOKIE), token_cookie(token)
+        )
 
 
 def _is_cross_origin(scope: Scope, headers: Headers) -> bool:
@@ -193,6 +195,11 @@ def is_foreign(headers: Headers) -> bool:
     return headers.get("sec-fetch-site") == "cross-site"
 
 
+def is_followed(headers: Headers) -> bool:
+    """Whether a reader followed a link by hand, as browsers say; a script or picture has not."""
+    return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-user") == "?1"
+
+
 def token_cookie(token: str) -> str:
     """Make the cookie of who has shown the token; it does not tell the token."""
     return hmac.new(token.encode(), b"claim2source cookie", hashlib.sha256).hexdigest()
@@ -203,9 +210,10 @@ def same_secret(a: str, b: str) -> bool:
     return hmac.compare_digest(a.encode("utf-8", "replace"), b.encode())
 
 
-def _cookie(header: str) -> str:
+def cookie_value(header: str, name: str) -> str:
+    """Read a cookie; "" if there is none."""
     try:
-        morsel = SimpleCookie(header).get(COOKIE)
+        morsel = SimpleCookie(header).get(name)
     except CookieError:
         return ""
     return "" if morsel is None else morsel.value

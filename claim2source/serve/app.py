@@ -18,6 +18,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types import CallToolResult, InputRequiredResult, ToolAnnotations
 from pydantic import ValidationError
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Scope
 
@@ -27,6 +28,7 @@ from claim2source.core.terminal import printable_line
 from claim2source.data.fetch import Fetcher, address_error, is_address, resolved
 from claim2source.data.posts import Post
 from claim2source.find.finder import Answer
+from claim2source.search.rows import Where
 from claim2source.serve.access import MAX_BYTES, MCP, Access, AccessSettings
 from claim2source.serve.batcher import NoAnswer, OnPart, RequestBatcher
 from claim2source.serve.page import FETCH_LABEL, PATHS, Page
@@ -49,6 +51,8 @@ from claim2source.serve.schemas import (
     Venue,
     first_problem,
 )
+from claim2source.serve.table import PostTable
+from claim2source.serve.words import ENGLISH, Words, api_words, words_in
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +105,13 @@ class Service:
         (answer,) = await self.batcher.ask([post], question.k, question.where, on_part)
         return answer
 
+    async def ask_post(self, post: Post, fetch: bool, where: Where) -> Answer:
+        """Answer one post with its first paper. Raises as `ask` does."""
+        self.note(post.text)
+        post = await self.read(post, fetch, "post")
+        (answer,) = await self.batcher.ask([post], 1, where)
+        return answer
+
     async def read(self, post: Post, fetch: bool, field: str, offer: str = "`fetch` reads") -> Post:
         """Return a post, or the one at the address that it is, if that is to be fetched.
 
@@ -146,43 +157,51 @@ def make_app(service: Service) -> ASGIApp:
     )
     add_api(app, service)
     page.add_to(app)
+    PostTable(service.ask_post, service.batcher.room).add_to(app)
     run_tool = add_tool(app, service.ask)
     if service.access.token is not None:
         require_token(app)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
+        words = api_words(request.headers)
         first = error.errors()[0]
         if first["type"] == "json_invalid":
-            return problem(400, f"the body is not JSON: {first['ctx']['error']}")
+            return problem(words, 400, f"the body is not JSON: {first['ctx']['error']}")
         field, reason = first_problem(error.errors())
-        return problem(422, reason, field)
+        return problem(words, 422, reason, field)
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:
-        return problem(error.status_code, str(error.detail), headers=error.headers)
+        words = api_words(request.headers)
+        return problem(words, error.status_code, str(error.detail), headers=error.headers)
 
     @app.exception_handler(NoAnswer)
     async def unanswered(request: Request, error: NoAnswer) -> Response:
-        return problem(error.status, str(error), error.field, error.headers)
+        words = api_words(request.headers)
+        return problem(words, error.status, str(error), error.field, error.headers)
 
     def refusal(status: int, reason: str, scope: Scope, headers: Mapping[str, str]) -> Response:
         if scope["path"] in PATHS:
             return page.refusal(status, reason, scope, headers)
-        return problem(status, reason, headers=headers)
+        return problem(api_words(Headers(scope=scope)), status, reason, headers=headers)
 
     return Access(app, service.access, refusal)
 
 
 def add_api(app: FastAPI, service: Service) -> None:
     @app.post("/api/v1/find", responses=REFUSALS, tags=["find"])
-    async def find(question: Question) -> AnswerOut:
+    async def find(question: Question, request: Request, response: Response) -> AnswerOut:
         """Find the papers that a post may mean, or say that it is none of these."""
-        return AnswerOut.of(await service.ask(question))
+        words = api_words(request.headers)
+        response.headers["content-language"] = words.lang
+        return AnswerOut.of(await service.ask(question), words)
 
     @app.post("/api/v1/batch", responses=REFUSALS, tags=["find"])
-    async def batch(batch: Batch) -> AnswersOut:
+    async def batch(batch: Batch, request: Request, response: Response) -> AnswersOut:
         """Find the papers of each of several posts."""
+        words = api_words(request.headers)
+        response.headers["content-language"] = words.lang
         for post in batch.posts:
             service.note(post.text)
         reads: list[Awaitable[Post]] = []
@@ -190,7 +209,7 @@ def add_api(app: FastAPI, service: Service) -> None:
             reads.append(service.read(post.as_post(), post.fetch, f"posts.{place}.text"))
         posts = await asyncio.gather(*reads)
         answers = await service.batcher.ask(posts, batch.k, batch.where)
-        return AnswersOut(answers=[AnswerOut.of(answer) for answer in answers])
+        return AnswersOut(answers=[AnswerOut.of(answer, words) for answer in answers])
 
     @app.get("/health", responses={421: REFUSALS[421]}, tags=["health"])
     async def health() -> Health:
@@ -264,7 +283,7 @@ def add_tool(
             fetch=fetch,
         )
         try:
-            return AnswerOut.of(await ask(question))
+            return AnswerOut.of(await ask(question), words_in(ENGLISH))
         except NoAnswer as error:
             where = f"{error.field}: " if error.field else ""
             raise ToolError(f"{where}{error}") from None
@@ -296,10 +315,12 @@ def require_token(app: FastAPI) -> None:
 
 
 def problem(
+    words: Words,
     status: int,
     reason: str,
     name: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    content = Problem(error=reason, field=name).model_dump()
-    return JSONResponse(content, status, dict(headers or {}))
+    content = Problem(error=words.message(reason), field=name).model_dump()
+    all_headers = {**(headers or {}), "content-language": words.lang}
+    return JSONResponse(content, status, all_headers)

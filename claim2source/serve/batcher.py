@@ -93,6 +93,13 @@ class RequestBatcher:
         with self._changed:
             return self._batch_size + self._queued()
 
+    def room(self) -> int:
+        """Count the posts that one table may have waiting: others' have places and time, too."""
+        places = min(MAX_BATCH, self.capacity // 2)
+        if self.seconds is not None:
+            places = min(places, int(self.seconds / (4 * self._pace)))
+        return max(1, places)
+
     def _queued(self) -> int:
         return sum(len(job.posts) for job in self._jobs)
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode
@@ -19,24 +19,24 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from claim2source import __version__
-from claim2source.data.papers import without_emails
-from claim2source.find.answers import (
-    ABOUT_SCORES,
-    about,
-    as_bibtex,
-    format_scores,
-    heading,
-    headline,
-    matching_words,
-    notes,
-    retraction,
-)
-from claim2source.find.finder import SEARCH, SENTENCES, TRANSLATION, Answer, Finder, Match
-from claim2source.find.matching import WORD
+from claim2source.find.answers import ABOUT_SCORES, headline, next_step, notes
+from claim2source.find.finder import SEARCH, SENTENCES, TRANSLATION, Answer, Finder
 from claim2source.search.bm25 import Analyser
-from claim2source.serve.access import COOKIE, AccessSettings, is_foreign, same_secret, token_cookie
+from claim2source.serve.access import (
+    COOKIE,
+    MAX_BYTES,
+    AccessSettings,
+    is_followed,
+    is_foreign,
+    same_secret,
+    token_cookie,
+)
 from claim2source.serve.batcher import NoAnswer, OnPart
+from claim2source.serve.cards import Cards, PaperCard, verdict_name
+from claim2source.serve.links import FIELDS, answer_link, language_link
 from claim2source.serve.schemas import AUTO, CHARACTERS, PAPERS, Question, first_problem
+from claim2source.serve.words import COOKIE as LANGUAGE_COOKIE
+from claim2source.serve.words import LANGUAGES, Visit, Words, api_words
 
 FOLDER = Path(__file__).parent / "page"
 STATIC = FOLDER / "static"
@@ -44,26 +44,22 @@ STATIC = FOLDER / "static"
 PATHS = ("/", "/docs", "/enter")
 DAYS = 30
 _HOST = re.compile(r"[A-Za-z0-9.:\[\]_-]+")
+# The texts that the script shows are those of its calls t("..").
+SCRIPT_TEXT = re.compile(r'\bt\("([^"]+)"')
 FETCH_LABEL = "Read the post at this address"
-LABELS = {"post": "Post", "lang": "Language", "date": "Posted on", "k": "Papers"}
-LABELS["fetch"] = FETCH_LABEL
-LANGUAGES = {AUTO: "detect", "en": "English", "de": "German", "fr": "French"}
+# The form's fields, as a message names them.
+LABELS = {
+    "post": "Post",
+    "lang": "Language of the post",
+    "date": "Posted on",
+    "k": "Papers to list",
+    "venue": "Only this journal",
+    "paper_lang": "Language of the papers",
+    "fetch": FETCH_LABEL,
+}
+# Languages of a post that are offered, as the page names them.
+POST_LANGUAGES = {AUTO: "detect", "en": "English", "de": "German", "fr": "French"}
 Ask = Callable[[Question, OnPart], Awaitable[Answer]]
-# A text, and whether it is a word of the post.
-Piece = tuple[str, bool]
-
-
-@dataclass(frozen=True)
-class PaperCard:
-    """Paper as the page shows it."""
-
-    match: Match
-    heading: list[Piece]
-    about: list[str]
-    scores: str
-    sentence: list[Piece]
-    abstract: list[Piece]
-    bibtex: str
 
 
 class Page:
@@ -73,7 +69,7 @@ class Page:
         self, finder: Finder, ask: Ask, access: AccessSettings, *, fetches: bool = False
     ) -> None:
         self.finder, self.ask, self.access = finder, ask, access
-        self._analyser = Analyser(finder.engine.manifest.post_terms)
+        self._cards = Cards(Analyser(finder.engine.manifest.post_terms))
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(FOLDER),
             autoescape=True,
@@ -81,18 +77,21 @@ class Page:
             trim_blocks=True,
             lstrip_blocks=True,
         )
+        self._script_texts = SCRIPT_TEXT.findall((STATIC / "find.js").read_text("utf-8"))
         translation = [] if finder.translators is None else [TRANSLATION]
         self._about: dict[str, Any] = {
             "version": __version__,
-            "stages": [*translation, SEARCH, *finder.stage_names, SENTENCES],
-            "languages": LANGUAGES,
+            "stages": ["waiting", *translation, SEARCH, *finder.stage_names, SENTENCES],
+            "post_languages": POST_LANGUAGES,
             "characters": CHARACTERS,
             "most": PAPERS,
-            "fetch_label": FETCH_LABEL if fetches else "",
+            "most_bytes": MAX_BYTES,
+            "labels": LABELS,
+            "fetches": fetches,
             "headline": headline,
-            "matching_words": matching_words,
+            "verdict_name": verdict_name,
+            "next_step": next_step,
             "notes": notes,
-            "retraction": retraction,
             "about_scores": ABOUT_SCORES,
         }
 
@@ -102,41 +101,48 @@ class Page:
         app.add_api_route("/enter", self.enter, methods=["POST"], include_in_schema=False)
         description = app.openapi
 
-        def docs() -> Response:
-            return self._rendered("docs.html", api=description(), example=example_post)
+        def docs(request: Request) -> Response:
+            visit = Visit.to(request.scope)
+            return self._rendered("docs.html", visit, api=description(), example=example_post)
 
         app.add_api_route("/docs", docs, include_in_schema=False)
         app.mount("/static", StaticFiles(directory=STATIC))
 
     async def show(self, request: Request) -> Response:
         """Show the form, and the papers of a post that is given with it."""
-        fields = {name: request.query_params.get(name, "") for name in LABELS}
-        values: dict[str, Any] = {"given": fields, "found": None, "reason": None}
+        visit = Visit.to(request.scope)
+        t = visit.words
+        fields = {name: request.query_params.get(name, "") for name in FIELDS}
+        values: dict[str, Any] = {"given": fields, "found": None, "reason": None, "link": ""}
         status = 200
         headers: dict[str, str] = {}
-        if fields["post"].strip() and not is_foreign(request.headers):
+        by_reader = not is_foreign(request.headers) or is_followed(request.headers)
+        if fields["post"].strip() and by_reader:
             try:
                 given: dict[str, object] = {}
                 given |= {name: text for name, text in fields.items() if text.strip()}
                 given["fetch"] = fields["fetch"].strip() == "true"
                 question = Question.model_validate(given)
                 values["found"] = await self.ask(question, lambda part: None)
+                values["link"] = answer_link(question)
             except ValidationError as error:
                 field, reason = first_problem(error.errors(include_url=False))
-                status, values["reason"] = 422, f"{LABELS.get(field, field)}: {reason}"
+                status, values["reason"] = 422, labelled(field, reason, t)
             except NoAnswer as error:
-                status, headers, values["reason"] = error.status, error.headers, _reason(error)
+                status, headers = error.status, error.headers
+                values["reason"] = labelled(error.field, str(error), t)
         cards: list[PaperCard] = []
         if values["found"] is not None:
-            cards = await asyncio.to_thread(self.cards, values["found"])
+            cards = await asyncio.to_thread(self._cards.make, values["found"], t)
         values |= {"cards": cards, "origin": server_origin(request)}
-        return self._rendered("page.html", status, headers, **values)
+        return self._rendered("page.html", visit, status, headers, **values)
 
-    async def answer(self, question: Question) -> Response:
+    async def answer(self, question: Question, request: Request) -> Response:
         """Answer the page's script: a line of JSON for each part of the work, then the papers."""
-        return StreamingResponse(self._lines(question), media_type="application/x-ndjson")
+        lines = self._lines(question, api_words(request.headers))
+        return StreamingResponse(lines, media_type="application/x-ndjson")
 
-    async def _lines(self, question: Question) -> AsyncIterator[str]:
+    async def _lines(self, question: Question, t: Words) -> AsyncIterator[str]:
         loop = asyncio.get_running_loop()
         parts: asyncio.Queue[str | None] = asyncio.Queue()
 
@@ -149,11 +155,12 @@ class Page:
             while (part := await parts.get()) is not None:
                 yield json.dumps({"part": part}) + "\n"
             answer = await task
-            cards = await asyncio.to_thread(self.cards, answer)
-            text = self._text("answer.html", found=answer, cards=cards)
+            cards = await asyncio.to_thread(self._cards.make, answer, t)
+            link = answer_link(question)
+            text = self._text("answer.html", t, found=answer, cards=cards, link=link)
             yield json.dumps({"html": text}) + "\n"
         except NoAnswer as error:
-            yield json.dumps({"error": _reason(error)}) + "\n"
+            yield json.dumps({"error": labelled(error.field, str(error), t)}) + "\n"
         finally:
             task.cancel()
 
@@ -167,7 +174,8 @@ class Page:
         token = form.get("token", [""])[0]
         post = form.get("post", [""])[0]
         if self.access.token is None or not same_secret(token.strip(), self.access.token):
-            return self._enter(403, "This is not the token.", post)
+            visit = replace(Visit.to(request.scope), path="/")
+            return self._enter(visit, 403, "This is not the token.", post)
         address = "/"
         if post:
             address += f"?{urlencode({'post': post})}"
@@ -190,68 +198,56 @@ class Page:
         headers: Mapping[str, str],
     ) -> Response:
         """Show why a request was refused; ask for the token if it lacks one."""
+        visit = Visit.to(scope)
         if status == 401:
-            query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=None)
-            response = self._enter(401, "", query.get("post", [""])[0])
+            response = self._enter(visit, 401, "", visit.query.get("post", [""])[0])
             response.headers.update(headers)
             return response
-        return self._rendered("refused.html", status, headers, reason=reason)
+        reason = visit.words.message(reason)
+        return self._rendered("refused.html", visit, status, headers, reason=reason)
 
-    def _enter(self, status: int, reason: str, post: str) -> Response:
-        return self._rendered("enter.html", status, reason=reason, post=post)
-
-    def cards(self, answer: Answer) -> list[PaperCard]:
-        """Prepare an answer's papers: the post's words are marked."""
-        claim = answer.post.claim(answer.lang)
-        claim = replace(claim, translation=answer.searched or None)
-        terms = set(self._analyser.claim(claim))
-        cards = []
-        for match in answer.matches:
-            paper = match.paper
-            card = PaperCard(
-                match=match,
-                heading=self._highlight(heading(paper), terms),
-                about=about(paper),
-                scores=format_scores(match, answer.verdict),
-                sentence=self._highlight(match.sentence, terms),
-                abstract=self._highlight(without_emails(paper.source.abstract), terms),
-                bibtex=as_bibtex([replace(answer, matches=(match,))]),
-            )
-            cards.append(card)
-        return cards
-
-    def _highlight(self, text: str, terms: set[str]) -> list[Piece]:
-        """Divide a text into words that share a term with the post, and the text between them."""
-        spans = [match.span() for match in WORD.finditer(text)]
-        words = self._analyser.texts([text[start:end] for start, end in spans])
-        pieces: list[Piece] = []
-        last = 0
-        for (start, end), own in zip(spans, words, strict=True):
-            if not terms.isdisjoint(own):
-                pieces.append((text[last:start], False))
-                pieces.append((text[start:end], True))
-                last = end
-        pieces.append((text[last:], False))
-        return [piece for piece in pieces if piece[0]]
+    def _enter(self, visit: Visit, status: int, reason: str, post: str) -> Response:
+        reason = visit.words.message(reason)
+        return self._rendered("enter.html", visit, status, reason=reason, post=post)
 
     def _rendered(
         self,
         template: str,
+        visit: Visit,
         status: int = 200,
         headers: Mapping[str, str] | None = None,
         **values: Any,
     ) -> Response:
-        return HTMLResponse(self._text(template, **values), status, dict(headers or {}))
+        text = self._text(template, visit.words, visit=visit, **values)
+        response = HTMLResponse(text, status, dict(headers or {}))
+        response.headers["content-language"] = visit.words.lang
+        if visit.is_chosen:
+            response.set_cookie(
+                LANGUAGE_COOKIE, visit.words.lang, max_age=DAYS * 24 * 3600, samesite="lax"
+            )
+        return response
 
-    def _text(self, template: str, **values: Any) -> str:
-        papers = self.finder.engine.manifest.papers  # as the last search saw it
-        text = self._templates.get_template(template).render(**self._about, papers=papers, **values)
+    def _text(self, template: str, words: Words, **values: Any) -> str:
+        papers = words.number(self.finder.engine.manifest.papers)  # as the last search saw it
+        text = self._templates.get_template(template).render(
+            **self._about,
+            t=words,
+            languages=LANGUAGES,
+            language_link=language_link,
+            script_words={text: words(text) for text in self._script_texts},
+            papers=papers,
+            **values,
+        )
         return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _reason(error: NoAnswer) -> str:
-    label = LABELS.get(error.field or "", "")
-    return f"{label}: {error}" if label else str(error)
+def labelled(field: str | None, reason: str, words: Words) -> str:
+    """Write a reason, after the form's field that it is about."""
+    reason = words.message(reason)
+    if not field:
+        return reason
+    label = words(LABELS.get(field, field))
+    return f"{label}: {reason}"
 
 
 def server_origin(request: Request) -> str:

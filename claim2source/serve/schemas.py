@@ -22,9 +22,10 @@ from pydantic_core.core_schema import no_info_before_validator_function
 
 from claim2source.core.languages import primary_language
 from claim2source.data.posts import Post
-from claim2source.find.answers import headline, json_rows, notes
+from claim2source.find.answers import headline, json_rows, next_step, notes
 from claim2source.find.finder import Answer, Verdict
 from claim2source.search.rows import Where
+from claim2source.serve.words import Words
 from claim2source.text.language import CODES
 
 AUTO = "auto"
@@ -310,14 +311,15 @@ class AnswerOut(BaseModel):
     reasoning: str
     verdict: Verdict
     headline: Annotated[str, Field(description="the verdict in a sentence")]
+    next: Annotated[str, Field(description="what to do next, in a sentence")]
     notes: Annotated[list[str], Field(description="how far it can be trusted, and why less")]
     searched: Searched
     untranslated: Untranslated
     papers: list[PaperFound]
 
     @classmethod
-    def of(cls, answer: Answer) -> AnswerOut:
-        """Describe an answer."""
+    def of(cls, answer: Answer, words: Words) -> AnswerOut:
+        """Describe an answer; `headline`, `next` and `notes` are in a person's language."""
         papers: list[Any] = json_rows(answer)
         return cls(
             post=answer.post.id,
@@ -326,8 +328,9 @@ class AnswerOut(BaseModel):
             present=answer.present,
             reasoning=answer.reasoning,
             verdict=answer.verdict,
-            headline=headline(answer),
-            notes=notes(answer),
+            headline=words.message(headline(answer)),
+            next=words.message(next_step(answer)),
+            notes=[words.message(note) for note in notes(answer)],
             searched=answer.searched,
             untranslated=answer.untranslated,
             papers=papers,

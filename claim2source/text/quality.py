@@ -20,6 +20,9 @@ _NUMBER = re.compile(
 )
 _PERCENT = re.compile(r"\s*-?(?:%|percent|per cent|prozent|pour ?cent|por ciento)", re.IGNORECASE)
 _WORD = re.compile(r"[\w][\w'’-]*")
+_LETTERS = re.compile(r"[^\W\d_]+")
+# Ends of "dreimal", "dreifach", "threefold".
+_MULTIPLE = re.compile(r"(?:mal|fache?[nmrs]?|fold)$")
 _ENGLISH = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
     "fifteen sixteen seventeen eighteen nineteen twenty"
@@ -47,14 +50,29 @@ def numbers(text: str) -> dict[str, bool]:
     "1,479", "1.479" and "1 479" are the same, as are "0.5" and "0,5". Digits within words (H1N1),
     addresses, handles and hashtags do not count.
     """
-    text = LINK.sub(" ", text)
-    text = _TAG.sub(" ", text)
     kinds: dict[str, bool] = {}
-    for match in _NUMBER.finditer(text):
-        digits = re.sub(r"\D", "", match[0])
-        is_percent = _PERCENT.match(text, match.end()) is not None
+    for start, end in number_places(text):
+        digits = re.sub(r"\D", "", text[start:end])
+        is_percent = _PERCENT.match(text, end) is not None
         kinds[digits] = kinds.get(digits, False) or is_percent
     return kinds
+
+
+def number_places(text: str) -> list[tuple[int, int]]:
+    """Find where a text has numbers in digits; not within words, addresses and hashtags."""
+    for pattern in (LINK, _TAG):
+        text = pattern.sub(lambda match: " " * len(match[0]), text)
+    return [match.span() for match in _NUMBER.finditer(text)]
+
+
+def word_number_places(text: str) -> list[tuple[int, int, str]]:
+    """Find where a text has small numbers as words, and their digits: three, drei, trois."""
+    places = []
+    for match in _LETTERS.finditer(text):
+        word = _MULTIPLE.sub("", nfkc(match[0]).lower())
+        if word in _SPELT:
+            places.append((*match.span(), _SPELT[word]))
+    return places
 
 
 def numbers_in_words(text: str) -> set[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ import pytest
 from claim2source.core.records import Source
 from claim2source.data.papers import Paper
 from claim2source.data.posts import Post
-from claim2source.find.answers import as_bibtex, json_rows
+from claim2source.find.answers import as_bibtex, json_rows, next_step
 from claim2source.find.finder import Finder
 from claim2source.models import ModelConfig
 from claim2source.search.dense import Dense
@@ -26,7 +28,9 @@ from claim2source.search.engine import open_index
 from claim2source.search.growing import grow, re_encode
 from claim2source.search.rows import Where
 from claim2source.serve.access import CSP, AccessSettings
+from claim2source.serve.page import Page as FindPage
 from claim2source.serve.schemas import CHARACTERS, POSTS
+from claim2source.serve.words import words_in
 from tests.eval import conftest
 from tests.eval.papers import NASTY, POST
 from tests.serve.servers import SlowFinder, serving
@@ -192,12 +196,15 @@ def test_the_page_works_without_script(client: httpx.Client, local: Finder) -> N
         assert match.paper.link in [own.get("href") for tag, own in page.tags if tag == "a"]
     assert answer.text.count("<pre") == 3 and "Not judged" in answer.text
     # The stemmed words of the post, as they stand in the paper.
-    assert set(page.marked) == {"Masks", "works"}
-    fields = {own["name"]: own.get("value") for tag, own in page.tags if tag == "input"}
-    assert fields == {"date": "", "k": "3"} and ">Masks work?</textarea>" in answer.text
+    assert set(page.marked) == {"Masks", "work", "works"}
+    fields = {own.get("name"): own.get("value") for tag, own in page.tags if tag == "input"}
+    assert (
+        fields == {"date": "", "venue": "", "k": "3", None: None}
+        and ">Masks work?</textarea>" in answer.text
+    )
     assert as_bibtex([expected]).splitlines()[0] in answer.text
     wrong = client.get("/", params={"post": "a", "k": "many"})
-    assert wrong.status_code == 422 and "Papers: must be a whole number" in wrong.text
+    assert wrong.status_code == 422 and "Papers to list: must be a whole number" in wrong.text
     # Nothing stands in the page that the rules for its scripts and styles would stop.
     for tag, own in page.tags:
         assert tag != "style" and not any(name.startswith("on") or name == "style" for name in own)
@@ -251,7 +258,7 @@ def test_the_script_s_answer_tells_the_parts_of_the_work(client: httpx.Client) -
     *parts, last = map(json.loads, answer.text.splitlines())
     assert parts == [{"part": part} for part in ("a slow stage", "search", "sentences")]
     page = client.get("/", params={"post": "Masks work?", "k": "2"}).text
-    assert last["html"].strip() in page and last["html"].count("<li>") == 2
+    assert last["html"].strip() in page and last["html"].count('class="paper') == 3
     assert client.post("/answer", json={"post": ""}).json()["field"] == "post"
 
 
@@ -379,3 +386,53 @@ def test_an_agent_finds_papers_by_the_tool(client: httpx.Client, local: Finder) 
         assert (
             "\n" not in content.text and len(content.text) < 200 and "pydantic" not in content.text
         )
+
+
+def test_texts_for_people_are_in_their_language(client: httpx.Client) -> None:
+    seen: dict[str, list[str]] = {}
+    for lang in ("en", "de", "fr"):
+        headers = {"accept-language": f"{lang}-CH, en;q=0.5"}
+        found = client.post("/api/v1/find", json={"post": "Masks work?", "k": 2}, headers=headers)
+        answer = found.json()
+        assert found.headers["content-language"] == lang and len(answer["papers"]) == 2
+        wrong = client.post("/api/v1/find", json={"post": "a", "k": 0}, headers=headers)
+        assert (wrong.status_code, wrong.json()["field"]) == (422, "k")
+        page = client.get("/", params={"post": "Masks work?"}, headers=headers)
+        docs = client.get("/docs", headers=headers)
+        refused = client.get("/", headers={**headers, "origin": "https://elsewhere.org"})
+        assert refused.status_code == 403 and f'<html lang="{lang}">' in refused.text
+        assert f'<html lang="{lang}">' in page.text and f'<html lang="{lang}">' in docs.text
+        shown = [answer["headline"], answer["next"], *answer["notes"], wrong.json()["error"]]
+        for text in shown[:2]:
+            assert html.escape(text, quote=True).replace("&#x27;", "&#39;") in page.text
+        seen[lang] = shown
+    for texts in zip(*seen.values(), strict=True):
+        assert len(set(texts)) == 3
+    switched = client.get(
+        "/", params={"ui": "fr", "post": "Masks"}, headers={"accept-language": "de"}
+    )
+    assert "claim2source_ui=fr" in switched.headers["set-cookie"]
+    assert '<html lang="fr">' in switched.text and 'href="/?post=Masks&amp;ui=de"' in switched.text
+
+
+@pytest.mark.parametrize("verdict", ["not judged", "", "something new"])
+def test_a_verdict_without_a_probability_has_its_page(verdict: Any, local: Finder) -> None:
+    (answer,) = local.find([Post("0", POST)], 2)
+    page = FindPage(local, lambda question, on_part: None, AccessSettings())  # type: ignore[arg-type, return-value]
+    found = replace(answer, verdict=verdict, present=None)
+    for lang in ("en", "de", "fr"):
+        words = words_in(lang)
+        cards = page._cards.make(found, words)
+        text = page._text("answer.html", words, found=found, cards=cards, link="")
+        assert 'class="paper best unjudged"' in text and text.count('class="paper') == 3
+        assert words.message(next_step(found)).replace("'", "&#39;") in text
+
+
+def test_a_link_to_an_answer_opens_it(client: httpx.Client) -> None:
+    filters = {"post": "claim b & c\n?", "lang": "de", "date": "2020", "k": "2", "venue": "science"}
+    page = Page(client.get("/", params={**filters, "paper_lang": "de"}).text)
+    (link,) = [own["href"] for tag, own in page.tags if own.get("class") == "permalink"]
+    assert link and dict(httpx.URL(link).params) == {**filters, "paper_lang": "de"}
+    again = client.get(link)
+    assert again.status_code == 200 and ">claim b &amp; c\n?</textarea>" in again.text
+    assert "permalink" not in client.get("/", params={"post": "x " * 9_000}).text

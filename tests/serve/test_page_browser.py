@@ -30,6 +30,8 @@ EVIL_PAPER = Paper(
     Source("evil", f"Zebrafish {EVIL}", f"Zebrafish swim. {EVIL}", (EVIL,), EVIL, EVIL),
     url="javascript:owned=1",
 )
+SIZES = """() => [".best h3", ".papers .title"].map(
+  (one) => parseFloat(getComputedStyle(document.querySelector(one)).fontSize))"""
 POST = "new study: masks cut outbreaks 3.7x in primary schools"
 # What reaches beyond the window.
 BEYOND = """() => [document.documentElement, ...document.querySelectorAll("body *")].filter(
@@ -81,7 +83,7 @@ def find_titles(page: Any, post: str) -> list[str]:
 
 def titles(page: Any) -> list[str]:
     page.wait_for_selector("#answer:not([aria-busy]) .verdict")
-    listed: list[str] = page.locator(".papers h3").all_inner_texts()
+    listed: list[str] = page.locator(".best h3, .papers .title").all_inner_texts()
     return listed
 
 
@@ -99,10 +101,19 @@ def test_a_post_is_pasted_and_papers_are_seen(
     verdict = page.locator(".verdict").inner_text()
     assert verdict.startswith(("Found: ", "Uncertain: ", "Not here: "))
     assert "% that it is here" in verdict and "held-out posts" in page.inner_text("#answer")
+    assert page.locator(".next").inner_text() and page.locator(".evidence meter").count() == 1
+    # The best stands out, with the post's number beside its own; the others are lines that open.
+    sizes = page.evaluate(SIZES)
+    assert sizes[0] > 1.15 * sizes[1]
+    assert page.locator(".best .numbers tbody th").all_inner_texts() == ["3.7x"]
+    other = page.locator(".papers > li").first
+    assert not other.locator(".sides").is_visible()
+    other.locator("summary").click()
+    assert other.locator(".sides").is_visible()
     # Marked are the post's words as the paper has them, not all of the paper's.
     marked = set(page.locator("mark").evaluate_all("all => all.map((e) => e.textContent)"))
     assert "outbreaks" in marked and not marked & {"the", "randomised"}
-    first = page.locator(".papers > li").first
+    first = page.locator(".best")
     assert not first.locator(".abstract").is_visible()
     first.locator("summary").click()
     assert first.locator(".abstract").is_visible()
@@ -120,6 +131,7 @@ def test_hostile_texts_are_shown_as_text(page: Any, address: str) -> None:
     page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
     assert page.locator("img, iframe, [onerror], #answer script").count() == 0
     assert page.locator("a[href^='javascript:']").all_inner_texts() == ["Find the paper"]
+    assert page.locator("a[href*='evil']").count() == 0
     assert page.locator("#history li").first.inner_text().startswith("zebrafish <script>")
     page.goto(f"{address}/?{urlencode({'post': post + '</textarea><b>'})}")
     assert page.locator("#post").input_value() == post + "</textarea><b>"
@@ -156,17 +168,19 @@ def test_the_keyboard_reaches_everything(page: Any) -> None:
             break
         reached.append(at)
     names = [name for name, _ in reached]
-    order = [names.index(name) for name in ("find", "lang", "date", "k", "SUMMARY", "copy")]
+    order = [names.index(name) for name in ("find", "lang", "date", "SUMMARY", "file", "copy")]
     assert order == sorted(order), names
-    assert names.count("copy") == 10 and "bookmarklet" in names
+    # Those of closed lines come with them.
+    assert names.count("copy") == 1 and names.count("SUMMARY") == 12, names
+    assert {"permalink", "copy-link", "bookmarklet"} <= set(names)
     # The region that only a script focuses, and Chromium's parts of a date, aside.
     assert [name for name, seen in reached if not seen and name != "date"] == []
     page.locator(".papers summary").first.focus()
     page.keyboard.press("Enter")
-    assert page.locator(".abstract").first.is_visible()
+    assert page.locator(".papers .abstract").first.is_visible()
 
 
-@pytest.mark.parametrize("width", [320, 1000])
+@pytest.mark.parametrize("width", [320, 390, 1280])
 def test_no_page_is_wider_than_its_window(page: Any, address: str, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 700})
     find_titles(page, "zebrafish " + "x" * 500)
@@ -186,3 +200,97 @@ def test_texts_are_readable(page: Any, scheme: str) -> None:
     assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 24, 29)"}[scheme]
     contrasts = page.evaluate(CONTRASTS)
     assert len(contrasts) > 50 and [contrast for contrast in contrasts if contrast[1] < 4.5] == []
+
+
+def test_a_screen_reader_hears_parts_by_their_names(page: Any) -> None:
+    find_titles(page, POST)
+    tree = page.locator("body").aria_snapshot()
+    for line in (
+        'navigation "Language of this page"',
+        'textbox "Post"',
+        'heading "Find the paper of a post" [level=1]',
+        'region "Answer"',
+        "article ",
+        'heading "Other papers" [level=2]',
+        'table "Numbers"',
+        'columnheader "in the paper"',
+        'rowheader "3.7x"',
+    ):
+        assert line in tree, line
+    assert 'meter "Probability that the paper is in this index"' in tree
+    # Headings go down without a gap.
+    levels = page.locator("h1, h2, h3, h4").evaluate_all("all => all.map((e) => +e.tagName[1])")
+    for above, level in zip(levels, levels[1:], strict=False):
+        assert level <= above + 1, levels
+
+
+@pytest.mark.parametrize(("locale", "lang"), [("de-AT", "de"), ("fr-FR", "fr"), ("es", "en")])
+def test_the_page_speaks_the_browsers_language_and_can_be_switched(
+    browser: Any,  # noqa: F811
+    address: str,
+    locale: str,
+    lang: str,
+) -> None:
+    context = browser.new_context(locale=locale)
+    page = context.new_page()
+    page.goto(address)
+    assert page.evaluate("document.documentElement.lang") == lang
+    shown = len(find_titles(page, POST))
+    first = page.locator(".verdict").inner_text()
+    other = "fr" if lang == "de" else "de"
+    page.locator(f".languages a[lang={other}]").click()
+    page.wait_for_url("**/?ui=" + other)  # the post is not in the address
+    assert len(titles(page)) == shown and page.locator("#post").input_value() == POST
+    assert page.locator(".verdict").inner_text() != first
+    page.goto(address)
+    assert page.evaluate("document.documentElement.lang") == other  # kept
+    context.close()
+
+
+def test_a_colleague_opens_the_link_to_an_answer(page: Any) -> None:
+    page.select_option("[name=lang]", "en")
+    page.fill("[name=date]", "2030-01-31")
+    expected = find_titles(page, POST)
+    verdict = page.locator(".verdict").inner_text()
+    page.goto(page.locator(".permalink").evaluate("e => e.href"))
+    assert titles(page) == expected and page.locator(".verdict").inner_text() == verdict
+    assert page.locator("[name=date]").input_value() == "2030-01-31"
+
+
+DROP = """([target, name, text]) => {
+  const data = new DataTransfer();
+  data.items.add(new File([text], name, {type: "text/csv"}));
+  for (const kind of ["dragenter", "dragover", "drop"])
+    document.querySelector(target).dispatchEvent(
+      new DragEvent(kind, {dataTransfer: data, bubbles: true, cancelable: true}));
+}"""
+
+
+def test_a_table_that_is_dropped_is_answered_and_downloaded(page: Any, tmp_path: Path) -> None:
+    text = f"id,text\na,{POST}\nb,=1+1 {EVIL}\n"
+    page.evaluate(DROP, ["#many", "posts.csv", text])
+    page.wait_for_selector(".download")
+    rows = page.locator(".posts tbody tr")
+    assert rows.count() == 2 and "2 of 2" in page.locator("#table [role=status]").inner_text()
+    assert "<script>" in rows.nth(1).inner_text() and page.locator("#table img").count() == 0
+    with page.expect_download() as download:
+        page.locator(".download").click()
+    assert download.value.suggested_filename == "posts-papers.csv"
+    download.value.save_as(tmp_path / "table.csv")
+    content = (tmp_path / "table.csv").read_bytes()
+    assert content.startswith(b"\xef\xbb\xbfpost,text,verdict") and b"\nb,'=1+1" in content
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert page.evaluate(BEYOND) == []
+    rows.nth(0).locator("a").first.click()
+    assert len(titles(page)) == 10
+
+
+def test_a_file_that_is_no_table_is_refused_in_words(browser: Any, address: str) -> None:  # noqa: F811
+    page = browser.new_page()
+    page.goto(address)
+    file = {"name": "p.xlsx", "mimeType": "application/zip", "buffer": b"PK"}
+    page.locator("#file").set_input_files(files=[file])
+    page.wait_for_selector("#table .problem")
+    assert "p.xlsx" in page.locator("#table .problem").inner_text()
+    assert page.locator("#table .download, #table progress").count() == 0
+    page.close()

@@ -1,0 +1,144 @@
+"""Compare a post with a paper, for a reader: its numbers, and how much speaks for the paper."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from claim2source.core.languages import primary_language
+from claim2source.find.finder import Answer, Match
+from claim2source.find.matching import WORD
+from claim2source.search.bm25 import Analyser
+from claim2source.text.quality import number_places, word_number_places
+
+# Numbers of a post that are compared, and characters around one that are shown.
+MOST, AROUND = 6, 40
+# Articles that are spelt as a number: "une étude".
+_ARTICLES = frozenset("un une".split())
+# Share of a post's words from which the words in common are many, and some. On train posts of
+# papertweets BM25's first paper is right for 80 % of many, 64 % of some and 43 % of few.
+MANY, SOME = 0.6, 0.3
+STRONG, MODERATE, WEAK = "strong", "moderate", "weak"
+_BY_VERDICT = {"found": STRONG, "uncertain": MODERATE, "not here": WEAK}
+# Few words in common weaken a verdict, which is about the index and not this paper alone.
+_LOWER = {STRONG: MODERATE, MODERATE: WEAK, WEAK: WEAK}
+
+
+@dataclass(frozen=True)
+class Number:
+    """Number of a post, and the same in the paper with the words before and after; None: none."""
+
+    post: str
+    paper: tuple[str, str, str] | None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """How much speaks for a paper: a level, the bar's share, and what it was told by.
+
+    `is_judged` tells that the share is the probability that the post's paper is in the index;
+    otherwise it is the share of the post's words that the paper has, `shared` of `words`.
+    """
+
+    level: str
+    share: float
+    is_judged: bool
+    shared: int
+    words: int
+
+
+def evidence(answer: Answer, match: Match, analyser: Analyser) -> Evidence:
+    """Tell how much speaks for a paper: by the fitted verdict, else by the words in common."""
+    own: dict[str, str] = {}
+    for word in WORD.findall(answer.post.text):
+        own.setdefault(word.casefold(), word)
+    terms = analyser.texts(list(own.values()))
+    words = sum(1 for word in terms if word)
+    shared = min(words, len(match.words[0]))
+    share = shared / words if words else 0.0
+    by_words = STRONG if share >= MANY else MODERATE if share >= SOME else WEAK
+    level = _BY_VERDICT.get(answer.verdict)
+    if answer.present is None or level is None:
+        return Evidence(by_words, share, False, shared, words)
+    paper_lang = primary_language(match.paper.lang)
+    if by_words == WEAK and paper_lang in ("", answer.lang):
+        level = _LOWER[level]
+    return Evidence(level, answer.present, True, shared, words)
+
+
+def compared_numbers(post: str, paper: str) -> list[Number]:
+    """List the numbers of a post, each with its place in a paper's text."""
+    theirs: dict[str, tuple[int, int]] = {}
+    for start, end, value in _numbers(paper):
+        theirs.setdefault(value, (start, end))
+    numbers: dict[str, Number] = {}
+    for start, end, value in _numbers(post):
+        if value not in numbers and len(numbers) < MOST:
+            numbers[value] = Number(_with_unit(post, start, end), _place(paper, theirs, value))
+    return list(numbers.values())
+
+
+def _numbers(text: str) -> list[tuple[int, int, str]]:
+    """List the numbers of a text in its order, with a value by which they are compared.
+
+    A percentage is another number than a count, and single digits count with a unit only.
+    """
+    places = [(start, end, _value(text[start:end])) for start, end in number_places(text)]
+    for start, end, value in word_number_places(text):
+        if text[start:end].lower() not in _ARTICLES:
+            places.append((start, end, value))
+    numbers = []
+    for start, end, value in sorted(places):
+        unit = _UNIT.match(text, end)
+        has_multiple = _MULTIPLE.search(text[start:end]) is not None
+        if len(value) > 1 or unit or has_multiple:
+            is_percent = unit is not None and _PERCENT.search(unit[0]) is not None
+            numbers.append((start, end, value + "%" * is_percent))
+    return numbers
+
+
+def _value(number: str) -> str:
+    """Write a number with a decimal point and without groups: 1,479 is 1479, and 3,7 is 3.7."""
+    plain = re.sub(r"[\s'’]", "", number).replace(",", ".")
+    whole, *groups = plain.split(".")
+    are_groups = bool(groups) and whole != "0" and all(len(group) == 3 for group in groups)
+    if are_groups or len(groups) > 1:
+        return plain.replace(".", "")
+    if groups:
+        decimals = groups[0].rstrip("0")
+        return f"{whole}.{decimals}" if decimals else whole
+    return plain
+
+
+_UNIT = re.compile(
+    r"\s?(?:%|‰|°C?|[x×](?!\w)|percent\b|per cent\b|Prozent\b|pour cent\b|times\b|fold\b|-fold\b"
+    r"|-fach\b|Mal\b|mal\b|fois\b)"
+)
+_PERCENT = re.compile("%|cent|Prozent", re.IGNORECASE)
+_MULTIPLE = re.compile(r"(?:mal|fache?[nmrs]?|fold)$")
+
+
+def _with_unit(text: str, start: int, end: int) -> str:
+    unit = _UNIT.match(text, end)
+    return text[start : unit.end() if unit else end]
+
+
+def _place(
+    text: str, places: Mapping[str, tuple[int, int]], value: str
+) -> tuple[str, str, str] | None:
+    """Cut the words around a number out of a text; None if the text has it not."""
+    if value not in places:
+        return None
+    start, end = places[value]
+    line_start = text.rfind("\n", 0, start) + 1
+    line_end = text.find("\n", end)
+    if line_end < 0:
+        line_end = len(text)
+    first, last = max(line_start, start - AROUND), min(line_end, end + AROUND)
+    before, after = text[first:start], text[end:last]
+    if first > line_start:
+        before = "… " + before.partition(" ")[2].lstrip()
+    if last < line_end:
+        after = after.rpartition(" ")[0].rstrip() + " …"
+    return before, text[start:end], after
