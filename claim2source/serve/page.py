@@ -70,7 +70,13 @@ class Page:
     """Render the page and answer its forms."""
 
     def __init__(
-        self, finder: Finder, ask: Ask, access: AccessSettings, *, fetches: bool = False
+        self,
+        finder: Finder,
+        ask: Ask,
+        access: AccessSettings,
+        *,
+        fetches: bool = False,
+        takes_marks: bool = False,
     ) -> None:
         self.finder, self.ask, self.access = finder, ask, access
         self._analyser = Analyser(finder.engine.manifest.bm25)
@@ -88,6 +94,7 @@ class Page:
             "characters": CHARACTERS,
             "most": PAPERS,
             "fetch_label": FETCH_LABEL if fetches else "",
+            "takes_marks": takes_marks,
             "headline": headline,
             "matching_words": matching_words,
             "notes": notes,
