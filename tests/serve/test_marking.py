@@ -18,6 +18,7 @@ from claim2source.search.engine import open_index
 from claim2source.serve.marking import Marking
 from tests.eval import conftest
 from tests.eval.papers import POST
+from tests.eval.test_report_browser import Seen, browser  # noqa: F401  the fixture
 from tests.serve.servers import serving
 
 index = conftest.index
@@ -122,3 +123,36 @@ def test_only_a_local_server_takes_marks_by_itself(tmp_path: Path) -> None:
     named = ServeConfig(index=location, host="0.0.0.0", marks=tmp_path / "mine")
     file = named.marks_file(location)
     assert file is not None and file.path == tmp_path / "mine"
+
+
+@pytest.mark.slow
+def test_the_buttons_keep_marks(
+    browser: Any,  # noqa: F811
+    client: httpx.Client,
+    finder: Finder,
+    file: MarksFile,
+) -> None:
+    page = browser.new_page()
+    seen = Seen(page)
+    page.goto(str(client.base_url))
+    page.fill("#post", POST)
+    page.fill("[name=date]", "2021-05-04")
+    page.locator("#post").press("Control+Enter")
+    block = page.locator(".marks").first
+    button = block.locator("button")
+    button.wait_for()
+    page.fill("#post", "another post, not asked")
+    button.click()
+    page.wait_for_selector("button.mark[aria-pressed=true]")
+    (mark,) = file.read().marks
+    assert (mark.post, mark.paper) == (POST, block.get_attribute("data-paper"))
+    assert (mark.date, mark.version) == ("2021-05-04", finder.engine.version)
+    none = page.locator(".marks[data-paper=''] button")
+    none.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function("element => element.ariaPressed === 'true'", arg=none.element_handle())
+    (mark,) = file.read().marks
+    assert (mark.post, mark.paper) == (POST, None)
+    assert page.locator("button.mark[aria-pressed=true]").count() == 1
+    page.close()
+    assert seen.errors == []
