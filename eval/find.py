@@ -8,6 +8,7 @@ probably none of these.
 from __future__ import annotations
 
 import logging
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,14 +26,17 @@ from claim2source.core.config import (
 from claim2source.core.errors import run_program
 from claim2source.core.languages import primary_language
 from claim2source.core.positionals import with_positionals
+from claim2source.core.program import program_command
 from claim2source.core.terminal import printable_line, say
 from claim2source.data.fetch import Fetcher, posts_from
+from claim2source.data.posts import Post
 from claim2source.data.store import Store
-from claim2source.find.finder import FinderOptions, with_index
+from claim2source.find.finder import FinderOptions, post_language, with_index
+from claim2source.find.marks import NONE, MarksFile, add_mark
 from claim2source.models.config import ModelConfig
 from claim2source.models.hub import require_model
 from claim2source.models.local import with_local_models
-from claim2source.search.engine import open_index
+from claim2source.search.engine import Engine, open_index
 from claim2source.search.rows import Where
 from claim2source.text.language import CODES, load_detector
 
@@ -54,6 +58,9 @@ class FindConfig(FinderOptions):
         venue: only papers of this venue.
         paper_lang: only papers in this language, such as en.
         k: papers to print.
+        mark: id of the paper that the post means, or `none` of the index: the answer is kept as a
+            mark, to which `index` fits abstention, and nothing is searched.
+        marks: file of the marks; none: FOLDER.marks.jsonl beside the index's folder.
         at: version of the index to ask, as an earlier answer names it; none: the newest.
     """
 
@@ -64,6 +71,8 @@ class FindConfig(FinderOptions):
     venue: str | None = None
     paper_lang: str | None = None
     k: Annotated[int, Between(1, 1_000)] = 10
+    mark: str | None = None
+    marks: Path | None = None
     at: Annotated[int, Between(1, 10**9)] | None = None
     columns: list[str] = list_field(
         [], help="of --input: FIELD=COLUMN, such as text=tweet; id, text, lang, date, translation"
@@ -87,6 +96,11 @@ class FindConfig(FinderOptions):
         several = self.json + self.csv + self.bibtex > 1
         require(not several, "csv", True, "one of --json, --csv and --bibtex")
         require(not self.instances or self.fetch, "instances", self.instances, "none without fetch")
+        if self.mark is not None:
+            require(bool(self.mark.strip()), "mark", self.mark, f"id of a paper, or {NONE}")
+            require(self.post is not None, "mark", self.mark, "none with --input")
+        is_marked = self.mark is not None or self.marks is None
+        require(is_marked, "marks", self.marks, "none without --mark")
         self.where  # noqa: B018  it checks date and language
 
     @property
@@ -116,6 +130,9 @@ def find(config: FindConfig) -> None:
     if config.lang == AUTO:
         load_detector()
     engine = open_index(config.index or "", config.at)
+    if config.mark is not None:
+        mark_post(engine, next(posts), config)
+        return
 
     from claim2source.find.answers import blocks
 
@@ -128,6 +145,24 @@ def find(config: FindConfig) -> None:
         say(block)
     if finder.translators is not None and (summary := finder.translators.summary()):
         log.warning("%s", printable_line(summary))
+
+
+def mark_post(engine: Engine, post: Post, config: FindConfig) -> None:
+    """Keep which paper a post means, and say how many marks there are."""
+    file = MarksFile.beside(engine.location, config.store)
+    if config.marks is not None:
+        file = MarksFile(config.marks)
+    paper = None if config.mark in (None, NONE) else config.mark
+    date = config.date or post.date
+    add_mark(engine, file, post.text, post_language(post, engine), date, paper)
+    marks = file.read()
+    meaning = "none of the index" if paper is None else paper
+    say(f"marked: {meaning}")
+    if marks.missing:
+        say(f"{marks}; {marks.missing} more are missing until `index` fits abstention to them")
+        return
+    words = ("--claims", str(marks.path), "--out", str(engine.location))
+    say(f"{marks}; next: {program_command('eval/index.py')} {shlex.join(words)}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Serve an index to people, programs and agents: `python eval/serve.py --index DIR`.
 
 A page at /, an API at /api/v1/find and /api/v1/batch (described at /docs and /openapi.json), and
-a tool for agents at /mcp. It stops at Ctrl+C or SIGTERM, after what is being answered.
+tools for agents at /mcp. It stops at Ctrl+C or SIGTERM, after what is being answered.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from claim2source.core.config import (
     require,
 )
 from claim2source.core.errors import UserError, run_program
+from claim2source.core.files import require_writable
 from claim2source.core.terminal import say
 from claim2source.data.fetch import Fetcher
 from claim2source.data.store import Store
 from claim2source.find.finder import FinderOptions, with_index
+from claim2source.find.marks import MarksFile
 from claim2source.models.local import with_local_models
 from claim2source.search.engine import open_index
 from claim2source.serve.server import listen, read_token
@@ -34,7 +36,8 @@ from claim2source.serve.server import listen, read_token
 class ServeConfig(FinderOptions):
     """Settings of `eval/serve.py`.
 
-    Nothing is stored of posts: a store of scores and answers is used only with --store.
+    Nothing is stored of posts but people's marks: a store of scores and answers is used only with
+    --store.
 
     Args:
         host: the address to listen at; beyond loopback a token is required.
@@ -43,6 +46,8 @@ class ServeConfig(FinderOptions):
         places: posts that may wait or be searched at a time; more are refused with 503.
         rate: requests a minute of one address; 0: any number.
         timeout: seconds that a post may take, waiting included.
+        marks: file to which people's marks of posts are added; none: FOLDER.marks.jsonl beside the
+            index's folder if only this machine can ask, else no marks are taken.
         grace: seconds to finish what is being answered when it is stopped.
     """
 
@@ -52,6 +57,7 @@ class ServeConfig(FinderOptions):
     places: Annotated[int, Between(1, 10_000)] = 64
     rate: Annotated[int, Between(0, 1_000_000)] = 120
     timeout: Annotated[float, Between(0.1, 3_600)] = 60.0
+    marks: Path | None = None
     grace: Annotated[int, Between(0, 3_600)] = 20
     hosts: list[str] = list_field([], help="further names in the Host header to answer to")
     proxies: list[str] = list_field(
@@ -76,6 +82,15 @@ class ServeConfig(FinderOptions):
         except ValueError:
             return self.host == "localhost"
 
+    def marks_file(self, location: str) -> MarksFile | None:
+        """Name the file of marks; None if none are taken."""
+        if self.marks is not None:
+            return MarksFile(self.marks)
+        # A proxy, or another name, leads others here.
+        if not self.is_local or self.proxies or self.hosts:
+            return None
+        return MarksFile.beside(location, self.store)
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Serve until the process is stopped."""
@@ -88,12 +103,15 @@ def serve(config: ServeConfig) -> None:
     """Answer requests until the process is stopped."""
     token = read_token(config.token_file, config.host, is_local=config.is_local)
     engine = open_index(config.index or "")
+    if config.marks is not None:
+        require_writable(config.marks, "file")
     listening = listen(config.host, config.port)
     try:
         from claim2source.serve.access import LOCAL, AccessSettings
         from claim2source.serve.app import Service, make_app
         from claim2source.serve.batcher import RequestBatcher
         from claim2source.serve.connections import run_server
+        from claim2source.serve.marking import Marking
     except ImportError as error:
         raise UserError(
             f"serving needs {error.name}, which is not installed; pip install 'claim2source[serve]'"
@@ -107,10 +125,13 @@ def serve(config: ServeConfig) -> None:
     hosts = (*LOCAL, *(name.lower() for name in config.hosts)) if token is None else None
     access = AccessSettings(token, hosts, config.rate or None)
     fetcher = Fetcher(tuple(config.instances)) if config.fetch else None
-    app = make_app(Service(batcher, config.log_posts, access, fetcher))
+    file = config.marks_file(str(engine.location))
+    marking = None if file is None else Marking(engine, file)
+    app = make_app(Service(batcher, config.log_posts, access, fetcher, marking))
     host = f"[{config.host}]" if ":" in config.host else config.host
     address = f"http://{host}:{listening.getsockname()[1]}/"
-    say(f"{engine.stats().papers} papers at {address} (Ctrl+C stops)")
+    kept = "" if file is None else f"; marks of posts go to {file.path}"
+    say(f"{engine.stats().papers} papers at {address} (Ctrl+C stops){kept}")
     try:
         run_server(app, listening, config.proxies, config.grace)
     finally:

@@ -110,7 +110,8 @@ class Questions:
     """Index's answers to claims with and without their papers, and to other posts.
 
     `parts` are the ids and the results by stage of each of the three, the last of which may be
-    absent. The arrays are of all of them: `right` tells where the last stage's first source is a
+    absent. The second part has also the claims whose papers are not in the index. The arrays are
+    of all of them: `right` tells where the last stage's first source is a
     gold one, `groups` number the groups of gold papers, and the kinds of other posts.
     """
 
@@ -120,8 +121,8 @@ class Questions:
 
     @property
     def claims(self) -> int:
-        """Count the claims, each of them twice."""
-        return 2 * len(self.parts[0][0])
+        """Count the claims, each of them twice that has its papers in the index."""
+        return len(self.parts[0][0]) + len(self.parts[1][0])
 
     @property
     def present(self) -> np.ndarray:
@@ -129,11 +130,11 @@ class Questions:
         return np.arange(len(self.right)) < len(self.parts[0][0])
 
     def features(self, design: Design) -> np.ndarray:
-        """Describe all of them, [2 x claims + posts, features]."""
+        """Describe all of them, [claims + posts, features]."""
         return np.concatenate([design.features(*part) for part in self.parts])
 
     def shares(self, model: AbstainModel) -> np.ndarray:
-        """Return the probability of each that its paper is here, [2 x claims + posts]."""
+        """Return the probability of each that its paper is here, [claims + posts]."""
         probabilities = model.probabilities(self.features(model.design))
         if model.topic is None:
             return probabilities
@@ -141,18 +142,27 @@ class Questions:
 
 
 def paired(
-    claims: Sequence[Claim], stages: Mapping[str, Result], absent: Mapping[str, Result]
+    claims: Sequence[Claim],
+    stages: Mapping[str, Result],
+    absent: Mapping[str, Result],
+    missing: Sequence[Claim] = (),
 ) -> Questions:
-    """Compare the first sources of claims, with and without their papers, with their golds."""
+    """Compare the first sources of claims, with and without their papers, with their golds.
+
+    `absent` has also the results of claims that are `missing` their papers.
+    """
     *_, last = stages.values()
     ids = [claim.id for claim in claims]
+    without = ids + [claim.id for claim in missing]
     # Without its papers no answer is right.
-    right = np.zeros(2 * len(ids), bool)
+    right = np.zeros(len(ids) + len(without), bool)
     for row, claim in enumerate(claims):
         first = last.run.sources(claim.id, 1)
         right[row] = not set(first).isdisjoint(claim.golds)
-    groups = np.tile(connected_groups(claim.golds for claim in claims), 2)
-    return Questions(((ids, stages), (ids, absent)), right, groups)
+    papers = np.array(connected_groups(claim.golds for claim in claims), int)
+    own_groups = papers.max(initial=-1) + 1 + np.arange(len(missing))
+    groups = np.concatenate([papers, papers, own_groups])
+    return Questions(((ids, stages), (without, absent)), right, groups)
 
 
 def gold_papers(dataset: Dataset) -> dict[str, frozenset[str]]:
@@ -175,15 +185,18 @@ def gold_papers(dataset: Dataset) -> dict[str, frozenset[str]]:
     return papers
 
 
-def ask_index(engine: Engine, dataset: Dataset, seed: int = 13) -> Questions:
+def ask_index(
+    engine: Engine, dataset: Dataset, seed: int = 13, missing: Sequence[Claim] = ()
+) -> Questions:
     """Ask an index the claims of a data set whose papers it has, without these, and other posts.
 
-    Raises `UserError` if it has the papers of none.
+    `missing` are claims whose papers it has not. Raises `UserError` if it has the papers of none.
     """
     claims = _indexed_claims(engine, dataset, seed)
     removed = gold_papers(dataset.with_claims(claims))
     most_removed = max(map(len, removed.values()))
-    results = engine.find(claims, DEEPEST + most_removed)
+    missing = _sampled(missing, seed)
+    results = engine.find([*claims, *missing], DEEPEST + most_removed)
     absent = replace(
         results,
         lexical=_without_sources(results.lexical, removed),
@@ -192,7 +205,7 @@ def ask_index(engine: Engine, dataset: Dataset, seed: int = 13) -> Questions:
     count = min(MOST_ELSEWHERE, max(FEWEST, len(claims) // 2))
     posts, kinds = posts_from_elsewhere(candidate_languages(engine), count, seed)
     elsewhere = index_stages(engine.find(posts, DEEPEST))
-    questions = paired(claims, index_stages(results), index_stages(absent))
+    questions = paired(claims, index_stages(results), index_stages(absent), missing)
     post_ids = [post.id for post in posts]
     no_post = np.zeros(len(posts), bool)
     return Questions(
@@ -212,10 +225,15 @@ def _indexed_claims(engine: Engine, dataset: Dataset, seed: int) -> list[Claim]:
     if not claims:
         name = dataset.name or "the data set"
         raise UserError(f"{name}: no claim of {dataset.split!r} has its papers in the index")
-    if len(claims) > MAX_CLAIMS:
-        sample = np.random.default_rng(seed).choice(len(claims), MAX_CLAIMS, replace=False)
-        claims = [claims[i] for i in sorted(sample)]
-    return claims
+    return _sampled(claims, seed)
+
+
+def _sampled(claims: Sequence[Claim], seed: int) -> list[Claim]:
+    """Draw `MAX_CLAIMS` of the claims if there are more."""
+    if len(claims) <= MAX_CLAIMS:
+        return list(claims)
+    sample = np.random.default_rng(seed).choice(len(claims), MAX_CLAIMS, replace=False)
+    return [claims[i] for i in sorted(sample)]
 
 
 def posts_from_elsewhere(
@@ -271,19 +289,24 @@ def choose_design(questions: Questions, seed: int = 13) -> tuple[Design, float]:
     return min(losses, key=lambda setting: losses[setting])
 
 
-def calibrate(engine: Engine, dataset: Dataset, seed: int = 13) -> AbstainModel:
+def calibrate(
+    engine: Engine, dataset: Dataset, seed: int = 13, missing: Sequence[Claim] = ()
+) -> AbstainModel:
     """Fit abstention on the claims of a data set whose papers are in the index, and measure it.
 
-    It is measured on papers, and on kinds of other posts, that it was not fitted on. Raises
-    `UserError` if there are too few.
+    `missing` are claims whose papers are not there. It is measured on papers, and on kinds of
+    other posts, that it was not fitted on. Raises `UserError` if there are too few.
     """
-    questions = ask_index(engine, dataset, seed)
+    questions = ask_index(engine, dataset, seed, missing)
     papers = engine.stats().papers
     design, penalty = choose_design(questions, seed)
     of_claims, of_posts = np.split(questions.groups, [questions.claims])
+    asked = len(questions.parts[0][0])
+    others = questions.claims - 2 * asked
     fitted = (
-        f"{questions.claims // 2} claims of {len(np.unique(of_claims))} papers of "
-        f"{dataset.name}, {dataset.split}, each with its papers in the index and without, and "
+        f"{asked} claims of {len(np.unique(of_claims[:asked]))} papers of "
+        f"{dataset.name}, {dataset.split}, each with its papers in the index and without, "
+        f"{f'{others} posts whose papers are not there, ' if others else ''}and "
         f"{len(of_posts)} posts of other topics; the index has {papers} papers"
     )
     rng = np.random.default_rng(seed)
@@ -374,8 +397,11 @@ def _fit_model(
     usual = tuple(round(float(score), 6) for score in scores)
     topic = Design((LEXICAL, DENSE), 1, of_usual=DENSE, usual=usual)
     topic_features = questions.features(topic)
-    is_claim = np.arange(len(rows)) < claims
-    topic_model = fit(topic, topic_features[rows], is_claim[rows], PENALTY)
+    places = np.arange(len(rows))
+    is_claim = places < claims
+    # A post whose paper is not there may be about anything.
+    known = rows & ((places < 2 * len(questions.parts[0][0])) | ~is_claim)
+    topic_model = fit(topic, topic_features[known], is_claim[known], PENALTY)
     return replace(model, topic=topic_model)
 
 

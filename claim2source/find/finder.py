@@ -259,7 +259,7 @@ class Finder:
 
     def _find(self, posts: Sequence[Post], k: int, where: Where) -> list[Answer]:
         self.on_part(SEARCH)
-        claims = [post.claim(self._detect_language(post)) for post in posts]
+        claims = [post.claim(post_language(post, self.engine)) for post in posts]
         untranslated: set[str] = set()
         if self.translators is not None:
             self.on_part(TRANSLATION)
@@ -394,11 +394,6 @@ class Finder:
         by_verdict = {name: fitted.measured(*edge) for name, edge in edges.items()}
         measured = {name: tenth for name, tenth in by_verdict.items() if tenth.answers}
         return {claim: verdict(share) for claim, share in present.items()}, measured
-
-    def _detect_language(self, post: Post) -> str:
-        if (language := primary_language(post.lang)) in CODES:
-            return language
-        return likeliest(post.text[:_SAMPLE], candidate_languages(self.engine))
 
     def _warnings(self, claim: Claim) -> Iterator[str]:
         manifest, fitted = self.engine.manifest, self.abstain
@@ -572,6 +567,13 @@ class FinderOptions(ModelOptions):
             if config is not None:
                 require_allowed(config, str(engine.location))
         return None if config is None else Translators.open(config, store)
+
+
+def post_language(post: Post, engine: Engine) -> str:
+    """Return a post's language, detected among those of the index if it is not known."""
+    if (language := primary_language(post.lang)) in CODES:
+        return language
+    return likeliest(post.text[:_SAMPLE], candidate_languages(engine))
 
 
 def with_index(words: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from claim2source.core.arguments import is_digits
 from claim2source.core.config import Between, flag, list_field, require
-from claim2source.core.errors import UserError
+from claim2source.core.errors import MOST_SHOWN, UserError
 from claim2source.core.files import atomic_path, require_writable
 from claim2source.core.positionals import with_positionals
 from claim2source.core.program import program_command
@@ -31,6 +31,7 @@ from claim2source.data.text_files import read_lines
 from claim2source.evaluation.options import StoreOptions
 from claim2source.find.abstention import read_abstention
 from claim2source.find.allowed import allow, require_allowed
+from claim2source.find.marks import Marks, MarksFile, marked_dataset
 from claim2source.models import ENGLISH, ModelConfig, Resolved, resolve
 from claim2source.models.config import ModelChanges
 from claim2source.models.local import local_model, with_local_models
@@ -80,8 +81,8 @@ class IndexProgramConfig(StoreOptions):
         delete: file of ids, one a line, to remove.
         retractions: CSV file of Retraction Watch, by which papers are marked as retracted.
         re_encode: model that encodes the papers again, next to the old vectors; then both swap.
-        claims: data set whose training claims abstention is fitted on; none: SOURCE, if it has
-            such claims.
+        claims: data set whose training claims abstention is fitted on, or file of people's marks;
+            none: the index's own marks, if there are 50, else SOURCE, if it has such claims.
         shard: I/N, the Ith of N processes, from 1, that encode into the store; none: as Slurm's
             array or accelerate says.
         launcher: `ray` has the workers of a Ray cluster encode, which see the same files and
@@ -187,7 +188,7 @@ def write_index(config: IndexProgramConfig) -> None:
     if config.merged is not None:
         require_writable(config.merged, "file")
     if config.claims is not None:
-        require_golds(config.claims, "train", lenient=config.lenient)
+        require_claims(config.claims, config.lenient)
     if config.translator is not None:
         Translators.open(config.translator)  # a mistake is found before the work
     if config.source is None:
@@ -361,7 +362,8 @@ def encode_anew(engine: Engine, config: IndexProgramConfig) -> None:
     say(f"{papers} papers: about {minutes:.1f} minutes, {size:.1f} MiB of vectors")
     copy = re_encode(engine, dense, progress=True, say=say, batch=config.batch)
     say(f"{config.out}: {copy.stats().papers} papers, of the model {model_name(copy.manifest)}")
-    if config.claims is None:
+    marks = MarksFile.beside(engine.location, config.store).read()
+    if config.claims is None and (marks.missing or not marks.marks):
         if engine.manifest.abstain is not None:
             say("abstention was fitted to the old model and is dropped: --claims fits it anew")
         return
@@ -457,6 +459,18 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
 
     Raises `UserError` if that cannot be done for the claims that were asked for.
     """
+    if is_marks(config.claims):
+        return fit_to_marks(engine, MarksFile(Path(config.claims or "")).read(), resolved)
+    if config.claims is None:
+        own = MarksFile.beside(engine.location, config.store).read()
+        report_damage(own)
+        if own.marks and not own.missing:
+            try:
+                return fit_to_marks(engine, own, resolved)
+            except UserError as error:
+                say(f"abstention is not fitted to the index's own marks: {error}")
+        elif own.marks:
+            say(f"{own}; {own.missing} more are missing until abstention is fitted to them")
     claims = claims_dataset(config)
     if claims is None and engine.manifest.abstain is not None:
         return "the fitted abstention is unchanged"
@@ -484,6 +498,48 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
         return f"no abstention: {error}"
     engine.note(abstain=fitted.as_json())
     return f"abstention fitted on {fitted.fitted}; {reliability_line(fitted)}"
+
+
+def fit_to_marks(engine: Engine, marks: Marks, resolved: Resolved) -> str:
+    """Fit abstention to people's marks that the model was not trained on; say on which.
+
+    Raises `UserError` if there are too few.
+    """
+    from claim2source.find.calibrate import calibrate, reliability_line
+    from claim2source.systems.heldout import HeldOut
+
+    dataset, gone = marked_dataset(engine, marks)
+    choosing = HeldOut(dataset.name, "dev", own_train=dataset).claims([resolved.record])
+    missing = [claim for claim in choosing.val.claims if not claim.golds]
+    fitted = calibrate(engine, choosing.val, missing=missing)
+    engine.note(abstain=fitted.as_json())
+    left_out = f"; {gone} marks are left out: their papers are not in the index" if gone else ""
+    line = f"{marks}: abstention fitted on {fitted.fitted}; {reliability_line(fitted)}"
+    return line + left_out
+
+
+def report_damage(marks: Marks) -> None:
+    """Name the file and line of what is no mark."""
+    for damage in marks.damaged[:MOST_SHOWN]:
+        say(f"{damage}; the line is not read")
+    if len(marks.damaged) > MOST_SHOWN:
+        say(f"{len(marks.damaged) - MOST_SHOWN} more damaged lines in {marks.path}")
+
+
+def is_marks(claims: str | None) -> bool:
+    """Whether claims are a file of people's marks; a data set is a folder."""
+    return claims is not None and Path(claims).is_file()
+
+
+def require_claims(claims: str, lenient: bool) -> None:
+    """Raise `UserError` if claims have no golds, or there are too few marks."""
+    if not is_marks(claims):
+        require_golds(claims, "train", lenient=lenient)
+        return
+    marks = MarksFile(Path(claims)).read()
+    report_damage(marks)
+    if marks.missing:
+        raise UserError(f"{marks}; {marks.missing} more are missing until abstention is fitted")
 
 
 def launch(config: IndexProgramConfig, model: ModelConfig, dense: Dense, sentences: bool) -> None:

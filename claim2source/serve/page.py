@@ -45,6 +45,7 @@ PATHS = ("/", "/docs", "/enter")
 DAYS = 30
 _HOST = re.compile(r"[A-Za-z0-9.:\[\]_-]+")
 # The texts that the script shows are those of its calls t("..").
+SCRIPTS = ("find.js", "marks.js")
 SCRIPT_TEXT = re.compile(r'\bt\("([^"]+)"')
 FETCH_LABEL = "Read the post at this address"
 # The form's fields, as a message names them.
@@ -66,7 +67,13 @@ class Page:
     """Render the page and answer its forms."""
 
     def __init__(
-        self, finder: Finder, ask: Ask, access: AccessSettings, *, fetches: bool = False
+        self,
+        finder: Finder,
+        ask: Ask,
+        access: AccessSettings,
+        *,
+        fetches: bool = False,
+        takes_marks: bool = False,
     ) -> None:
         self.finder, self.ask, self.access = finder, ask, access
         self._cards = Cards(Analyser(finder.engine.manifest.post_terms))
@@ -77,7 +84,8 @@ class Page:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._script_texts = SCRIPT_TEXT.findall((STATIC / "find.js").read_text("utf-8"))
+        scripts = "".join((STATIC / name).read_text("utf-8") for name in SCRIPTS)
+        self._script_texts = SCRIPT_TEXT.findall(scripts)
         translation = [] if finder.translators is None else [TRANSLATION]
         self._about: dict[str, Any] = {
             "version": __version__,
@@ -88,6 +96,7 @@ class Page:
             "most_bytes": MAX_BYTES,
             "labels": LABELS,
             "fetches": fetches,
+            "takes_marks": takes_marks,
             "headline": headline,
             "verdict_name": verdict_name,
             "next_step": next_step,

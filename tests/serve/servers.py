@@ -17,6 +17,7 @@ from claim2source.serve.access import AccessSettings
 from claim2source.serve.app import Service, make_app
 from claim2source.serve.batcher import RequestBatcher
 from claim2source.serve.connections import CappedProtocol
+from claim2source.serve.marking import Marking
 
 
 class SlowFinder(Finder):
@@ -49,6 +50,7 @@ def serving(
     seconds: float = 60,
     access: AccessSettings | None = None,
     fetcher: Fetcher | None = None,
+    marking: Marking | None = None,
 ) -> Iterator[str]:
     import uvicorn
 
@@ -56,7 +58,7 @@ def serving(
     batcher.start()
     settings = replace(access or AccessSettings(), rate=access.rate if access else None)
     listening = socket.create_server(("127.0.0.1", 0))
-    app = make_app(Service(batcher, access=settings, fetcher=fetcher))
+    app = make_app(Service(batcher, access=settings, fetcher=fetcher, marking=marking))
     server = uvicorn.Server(
         uvicorn.Config(
             app, http=CappedProtocol, ws="none", lifespan="on", log_config=None, access_log=False

@@ -15,7 +15,7 @@ from claim2source.data.posts import Post
 from claim2source.find.abstention import Tenth
 from claim2source.find.answers import ABOUT_SCORES, headline, matching_words, next_step, notes
 from claim2source.find.finder import Answer, Match
-from claim2source.serve import access, app, batcher, page, schemas, table, words
+from claim2source.serve import access, app, batcher, marking, page, schemas, table, words
 from claim2source.serve.cards import VERDICTS
 from claim2source.serve.words import LANGUAGES, Visit, accepted_language, words_in
 
@@ -28,7 +28,7 @@ ANSWER = Answer(Post("0", "masks"), "en", (MATCH,))
 def shown_texts() -> set[str]:
     """List the texts of the templates and the script, and those that the page is given."""
     texts = set()
-    for path in [*page.FOLDER.glob("*.html"), page.STATIC / "find.js"]:
+    for path in [*page.FOLDER.glob("*.html"), *(page.STATIC / name for name in page.SCRIPTS)]:
         texts.update(re.findall(r'\bt\("([^"]+)"', path.read_text("utf-8")))
     return texts | {*page.LABELS.values(), *page.POST_LANGUAGES.values(), *VERDICTS.values()}
 
@@ -37,13 +37,18 @@ def messages() -> list[str]:
     """List what the API says of answers and refusals."""
     texts = [ABOUT_SCORES, matching_words(MATCH), *map(str, schemas._REASONS.values())]
     tenth = Tenth(answers=10, here=9, first=8)
-    for verdict, present in (("found", 0.9), ("uncertain", 0.5), ("not here", 0.1), ("not judged", None)):
+    for verdict, present in (
+        ("found", 0.9),
+        ("uncertain", 0.5),
+        ("not here", 0.1),
+        ("not judged", None),
+    ):
         answer = replace(ANSWER, verdict=verdict, present=present, measured=tenth)  # type: ignore[arg-type]
         texts += [headline(answer), next_step(answer), *notes(answer)]
     texts += notes(replace(ANSWER, untranslated=True))
     texts += [headline(replace(ANSWER, matches=())), next_step(replace(ANSWER, matches=()))]
     texts += [str(refusal["description"]) for refusal in app.REFUSALS.values()]
-    for module in (access, app, batcher, page, table):
+    for module in (access, app, batcher, marking, page, table):
         source = Path(str(module.__file__)).read_text("utf-8")
         texts += re.findall(r'reason = f?"([^"{]+)"', source)
         texts += re.findall(r'NoAnswer\(\d+, f?"([^"{]+)"', source)

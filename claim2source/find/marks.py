@@ -1,0 +1,223 @@
+"""Keep people's marks of posts: the paper that a post means, or none of the index."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+
+from claim2source.core.errors import InputError, Problem, UserError
+from claim2source.core.files import content_hash, real_path
+from claim2source.core.records import Claim, Dataset, Qrels
+from claim2source.data.grouping import plain_text
+from claim2source.data.store import Store
+from claim2source.data.text_files import text_error
+from claim2source.search.engine import Engine
+
+# Marks from which on abstention is fitted to them.
+ENOUGH = 50
+# What stands for the id of a paper: no paper of the index is the one.
+NONE = "none"
+# Bytes of a file beyond which nothing is added.
+MOST_BYTES = 64 * 2**20
+# Papers found for each marked post, among which its paper may be a second time.
+_NEAREST = 50
+
+
+class UnknownPaper(UserError):
+    """Report that an index lacks a paper that a post is said to mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a person said of a post: its `paper` in the index, None if it is none of these.
+
+    `version` is the index's, `time` that of the mark, in UTC.
+    """
+
+    post: str
+    paper: str | None
+    lang: str
+    date: str = ""
+    version: int = 0
+    time: str = ""
+
+    @classmethod
+    def parse(cls, line: bytes) -> Mark:
+        """Read a line of a file of marks. Raises ValueError if it is not one."""
+        values = json.loads(line.decode("utf-8"))
+        if not isinstance(values, dict):
+            raise ValueError("is not a JSON object")
+        known = {field.name for field in fields(cls)}
+        for name in ("post", "paper", "lang"):
+            if name not in values:
+                raise ValueError(f"{name} is missing")
+        for name, value in values.items():
+            is_count = isinstance(value, int) and not isinstance(value, bool)
+            is_right = is_count if name == "version" else isinstance(value, str)
+            if name in known and not is_right and (name, value) != ("paper", None):
+                raise ValueError(f"{name} has a wrong type")
+            if isinstance(value, str) and (reason := text_error(value)):
+                raise ValueError(f"{name} {reason}")
+        if not values["post"].strip():
+            raise ValueError("post is empty")
+        return cls(**{name: value for name, value in values.items() if name in known})
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The last mark of every post in a file, and the file's lines that are no marks."""
+
+    path: Path
+    marks: tuple[Mark, ...]
+    damaged: tuple[Problem, ...] = ()
+
+    @property
+    def missing(self) -> int:
+        """Count the marks that are missing until abstention is fitted to them."""
+        return max(0, ENOUGH - len(self.marks))
+
+    def __str__(self) -> str:
+        text = f"{self.path}: {len(self.marks)} marks"
+        if self.damaged:
+            text += f"; {len(self.damaged)} damaged lines are not read"
+        return text
+
+
+class MarksFile:
+    """A file of marks, a JSON line each; several processes may add to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def beside(cls, location: str | Path, store: Path | None = None) -> MarksFile:
+        """Find an index's own file: next to its folder; of a bucket's, in the store."""
+        if "://" in str(location):
+            name = content_hash(str(location).rstrip("/"))
+            return cls(Store(store).root / "marks" / f"{name}.jsonl")
+        folder = real_path(location)
+        return cls(folder.with_name(f"{folder.name}.marks.jsonl"))
+
+    def add(self, mark: Mark) -> None:
+        """Append a mark. Raises `UserError` if it cannot be written; then nothing is."""
+        line = json.dumps(asdict(mark), ensure_ascii=False).encode("utf-8") + b"\n"
+        try:
+            with self._locked() as file:
+                self._append(file, line)
+        except OSError as error:
+            raise InputError(self.path, reason=error.strerror or str(error)) from None
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # A pipe without a reader would be waited for.
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+        file = os.open(self.path, flags, 0o666)
+        try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise InputError(self.path, reason="is not a file")
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield file
+        finally:
+            os.close(file)
+
+    def _append(self, file: int, line: bytes) -> None:
+        size = os.fstat(file).st_size
+        if size and os.pread(file, 1, size - 1) != b"\n":
+            line = b"\n" + line  # a writer was stopped within its line
+        if size + len(line) > MOST_BYTES:
+            raise UserError(f"{self.path}: is full, with {MOST_BYTES >> 20} MiB")
+        try:
+            written = os.write(file, line)
+        except OSError:
+            os.ftruncate(file, size)
+            raise
+        if written < len(line):
+            os.ftruncate(file, size)
+            raise InputError(self.path, reason="no space left for a mark")
+
+    def read(self) -> Marks:
+        """Read the last mark of every post; damaged lines are listed and left as they are."""
+        latest: dict[str, Mark] = {}
+        damaged: list[Problem] = []
+        try:
+            with self.path.open("rb") as lines:
+                for number, line in enumerate(lines, start=1):
+                    if not line.strip():
+                        continue
+                    try:
+                        mark = Mark.parse(line)
+                    except (ValueError, RecursionError) as error:
+                        reason = _reason(error)
+                        damaged.append(Problem(str(self.path), number, None, reason))
+                        continue
+                    key = plain_text(mark.post)
+                    latest.pop(key, None)
+                    latest[key] = mark
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise InputError(self.path, reason=error.strerror or str(error)) from None
+        return Marks(self.path, tuple(latest.values()), tuple(damaged))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"is not JSON: {error.msg}"
+    if isinstance(error, UnicodeDecodeError):
+        return "is not UTF-8"
+    return str(error)
+
+
+def add_mark(
+    engine: Engine, file: MarksFile, post: str, lang: str, date: str, paper: str | None
+) -> Mark:
+    """Mark a post of an index. Raises `UnknownPaper`, and `UserError` if it cannot be written."""
+    if paper is not None and paper not in engine.stamps([paper]):
+        raise UnknownPaper(f"{paper[:100]}: no paper of the index has this id")
+    time = datetime.now(UTC).isoformat(timespec="seconds")
+    mark = Mark(_writable(post), paper, lang, date, engine.version, time)
+    file.add(mark)
+    return mark
+
+
+def _writable(post: str) -> str:
+    """Write half of a surrogate pair as ?, and leave out NUL."""
+    return post.encode("utf-8", "replace").decode("utf-8").replace("\0", " ")
+
+
+def marked_dataset(engine: Engine, marks: Marks) -> tuple[Dataset, int]:
+    """Turn marks into claims with golds and without, and count those whose paper has gone.
+
+    The sources are the papers nearest to the posts, among which copies of their papers are.
+    """
+    named = sorted({mark.paper for mark in marks.marks if mark.paper is not None})
+    there = set(engine.stamps(named))
+    claims: list[Claim] = []
+    for number, mark in enumerate(marks.marks):
+        if mark.paper is None:
+            claims.append(Claim(f"mark {number}", mark.post, mark.lang))
+        elif mark.paper in there:
+            claims.append(Claim(f"mark {number}", mark.post, mark.lang, golds=(mark.paper,)))
+    papers = engine.fetch(sorted({*there, *_nearest_papers(engine, claims)}))
+    sources = tuple(paper.source for paper in papers.values())
+    qrels = Qrels({claim.id: dict.fromkeys(claim.golds, 1) for claim in claims if claim.golds})
+    dataset = Dataset(tuple(claims), sources, qrels, "marks", marks.path.name)
+    return dataset, len(marks.marks) - len(claims)
+
+
+def _nearest_papers(engine: Engine, claims: Sequence[Claim]) -> set[str]:
+    found: set[str] = set()
+    if claims:
+        results = engine.find(claims, _NEAREST)
+        for result in (results.lexical, results.dense):
+            for claim in claims:
+                found.update(result.run.sources(claim.id, _NEAREST))
+    return found
