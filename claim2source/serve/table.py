@@ -80,8 +80,7 @@ class PostTable:
                 while rest and len(waiting) < self.room():
                     post = rest.popleft()
                     asked.append(post)
-                    task = self._ask(post, fetch, question.where)
-                    waiting.append(asyncio.ensure_future(task))
+                    waiting.append(asyncio.create_task(self._ask(post, fetch, question.where)))
                 outcome = await waiting.popleft()
                 row = row_values(asked.popleft(), outcome, question, words)
                 yield json.dumps(row) + "\n"
