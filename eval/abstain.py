@@ -16,7 +16,7 @@ from claim2source.core.terminal import say
 from claim2source.data.lenient import LENIENT
 from claim2source.evaluation.evaluate import load_reported
 from claim2source.find.abstention import read_abstention
-from claim2source.find.calibrate import reliability, reliability_parts
+from claim2source.find.calibrate import as_asked, reliability, reliability_parts
 from claim2source.models.local import ModelOptions, with_local_models
 from claim2source.search.engine import open_index
 
@@ -61,6 +61,7 @@ def abstain(config: AbstainConfig) -> str:
         raise UserError(f"{config.index}: {reason}")
     engine.device = config.device
     dataset = load_reported(config.dataset, config.split, lenient=config.lenient)
+    dataset = dataset.with_claims(as_asked(engine, dataset.claims))
     tenths = reliability(engine, model, dataset)
     write_json(config.out / "reliability.json", [asdict(tenth) for tenth in tenths])
     title = f"{config.index}: claims of {config.dataset}, {config.split}"

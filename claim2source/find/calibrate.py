@@ -12,7 +12,9 @@ from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset
 from claim2source.core.run import Result, Run
 from claim2source.core.tables import Cell, Part, TextTable
+from claim2source.core.terminal import say
 from claim2source.data.grouping import connected_groups
+from claim2source.data.store import Store
 from claim2source.find.abstention import (
     DEEPEST,
     DENSE,
@@ -25,8 +27,10 @@ from claim2source.find.abstention import (
     index_stages,
     reliability_tenths,
 )
+from claim2source.find.allowed import require_allowed
 from claim2source.mining.near_duplicates import same_papers
 from claim2source.search.engine import Engine
+from claim2source.search.translator import Translators
 
 # More claims tell little more.
 MAX_CLAIMS = 1_000
@@ -183,6 +187,22 @@ def gold_papers(dataset: Dataset) -> dict[str, frozenset[str]]:
             groups = [copies.get(gold, {gold}) for gold in claim.golds]
             papers[claim.id] = frozenset[str]().union(*groups)
     return papers
+
+
+def as_asked(engine: Engine, claims: Sequence[Claim], store: Store | None = None) -> list[Claim]:
+    """Give claims the translations that posts have: those by the index's translator, or none.
+
+    The written translations of a data set would promise more than a post without one can have.
+    """
+    config = engine.manifest.translator
+    if config is None:
+        return [replace(claim, translation=None) for claim in claims]
+    require_allowed(config, str(engine.location))
+    translators = Translators.open(config, store)
+    translated, _ = translators.translate_claims(claims, overwrite=True)
+    if summary := translators.summary():
+        say(summary)
+    return translated
 
 
 def ask_index(

@@ -30,7 +30,7 @@ from claim2source.data.store import Store
 from claim2source.data.text_files import read_lines
 from claim2source.evaluation.options import StoreOptions
 from claim2source.find.abstention import read_abstention
-from claim2source.find.allowed import allow, require_allowed
+from claim2source.find.allowed import allow
 from claim2source.find.marks import Marks, MarksFile, marked_dataset
 from claim2source.models import ENGLISH, ModelConfig, Resolved, resolve
 from claim2source.models.config import ModelChanges
@@ -460,13 +460,14 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
     Raises `UserError` if that cannot be done for the claims that were asked for.
     """
     if is_marks(config.claims):
-        return fit_to_marks(engine, MarksFile(Path(config.claims or "")).read(), resolved)
+        marks = MarksFile(Path(config.claims or "")).read()
+        return fit_to_marks(engine, marks, resolved, Store(config.store))
     if config.claims is None:
         own = MarksFile.beside(engine.location, config.store).read()
         report_damage(own)
         if own.marks and not own.missing:
             try:
-                return fit_to_marks(engine, own, resolved)
+                return fit_to_marks(engine, own, resolved, Store(config.store))
             except UserError as error:
                 say(f"abstention is not fitted to the index's own marks: {error}")
         elif own.marks:
@@ -477,21 +478,15 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
     if claims is None:
         return "no abstention: give --claims a data set whose claims mean papers of the index"
     # What trains and evaluates is loaded only where it is used.
-    from claim2source.find.calibrate import calibrate, reliability_line
+    from claim2source.find.calibrate import as_asked, calibrate, reliability_line
     from claim2source.systems.heldout import ChoosingOn, HeldOut
 
     try:
         held_out = HeldOut(claims, "dev", ChoosingOn(lenient=config.lenient))
         val = held_out.claims([resolved.record]).val
-        if engine.manifest.translator is not None:
-            # Posts that are asked about have no translations of their own.
-            require_allowed(engine.manifest.translator, str(engine.location))
-            translators = Translators.open(engine.manifest.translator, Store(config.store))
-            translated, _ = translators.translate_claims(val.claims, overwrite=True)
-            val = val.with_claims(translated)
-            if summary := translators.summary():
-                say(summary)
-        fitted = calibrate(engine, val)
+        fitted = calibrate(
+            engine, val.with_claims(as_asked(engine, val.claims, Store(config.store)))
+        )
     except UserError as error:
         if config.claims is not None:
             raise
@@ -500,18 +495,19 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
     return f"abstention fitted on {fitted.fitted}; {reliability_line(fitted)}"
 
 
-def fit_to_marks(engine: Engine, marks: Marks, resolved: Resolved) -> str:
+def fit_to_marks(engine: Engine, marks: Marks, resolved: Resolved, store: Store) -> str:
     """Fit abstention to people's marks that the model was not trained on; say on which.
 
     Raises `UserError` if there are too few.
     """
-    from claim2source.find.calibrate import calibrate, reliability_line
+    from claim2source.find.calibrate import as_asked, calibrate, reliability_line
     from claim2source.systems.heldout import HeldOut
 
     dataset, gone = marked_dataset(engine, marks)
     choosing = HeldOut(dataset.name, "dev", own_train=dataset).claims([resolved.record])
-    missing = [claim for claim in choosing.val.claims if not claim.golds]
-    fitted = calibrate(engine, choosing.val, missing=missing)
+    val = choosing.val.with_claims(as_asked(engine, choosing.val.claims, store))
+    missing = [claim for claim in val.claims if not claim.golds]
+    fitted = calibrate(engine, val, missing=missing)
     engine.note(abstain=fitted.as_json())
     left_out = f"; {gone} marks are left out: their papers are not in the index" if gone else ""
     line = f"{marks}: abstention fitted on {fitted.fitted}; {reliability_line(fitted)}"

@@ -19,6 +19,7 @@ from claim2source.find.calibrate import (
     FOLDS,
     PENALTIES,
     SCORES,
+    as_asked,
     calibrate,
     choose_design,
     gold_papers,
@@ -187,3 +188,8 @@ def test_features_are_chosen_on_papers_that_a_model_was_not_fitted_on() -> None:
     assert losses[design.scores, penalty] == pytest.approx(min(losses.values()))
     with pytest.raises(UserError, match="on 5 papers at least; there are 1"):
         choose_design(paired(claims[:2], {"s": run(2.0)}, {"s": run(0.0)}))
+
+
+def test_claims_are_asked_as_posts_are_without_their_written_translations(engine: Engine) -> None:
+    claim = Claim("c", "Ratten riechen", "de", "rats smell")
+    assert as_asked(engine, [claim]) == [replace(claim, translation=None)]
