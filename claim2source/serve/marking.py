@@ -73,7 +73,7 @@ class Marking:
         try:
             kept = add_mark(self.engine, self.file, mark.post, lang, mark.date or "", mark.paper)
         except UnknownPaper as error:
-            raise NoAnswer(422, printable_line(str(error)), field="paper") from None
+            raise NoAnswer(404, printable_line(str(error)), field="paper") from None
         except UserError as error:
             raise NoAnswer(507, printable_line(str(error))) from None
         return MarkOut(
@@ -87,9 +87,11 @@ class Marking:
 
     def add_to(self, app: FastAPI, refusals: dict[int | str, dict[str, Any]]) -> None:
         """Add the path that takes marks."""
+        unknown = {**refusals[500], "description": "no paper of the index has this id"}
         full = {**refusals[500], "description": "the mark cannot be written"}
+        responses = {**refusals, 404: unknown, 507: full}
 
-        @app.post("/api/v1/marks", responses={**refusals, 507: full}, tags=["marks"])
+        @app.post("/api/v1/marks", responses=responses, tags=["marks"])
         async def mark(mark: MarkIn) -> MarkOut:
             """Keep which paper a post means, or that it is none of the index."""
             return await self.mark(mark)
