@@ -515,7 +515,7 @@ def fit_to_marks(engine: Engine, marks: Marks, resolved: Resolved, store: Store)
 
 
 def report_damage(marks: Marks) -> None:
-    """Name the file and line of what is no mark."""
+    """Name the file and line of each line that is not a mark."""
     for damage in marks.damaged[:MOST_SHOWN]:
         say(f"{damage}; the line is not read")
     if len(marks.damaged) > MOST_SHOWN:

@@ -31,7 +31,7 @@ _NEAREST = 50
 
 
 class UnknownPaper(UserError):
-    """Report that an index lacks a paper that a post is said to mean."""
+    """Report that an index lacks a paper that a mark names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -300,8 +300,7 @@ def add_tool(
         try:
             return AnswerOut.of(await ask(question), words_in(ENGLISH))
         except NoAnswer as error:
-            where = f"{error.field}: " if error.field else ""
-            raise ToolError(f"{where}{error}") from None
+            raise ToolError(error.line) from None
 
     tools.add_tool(
         find_papers,

@@ -41,6 +41,11 @@ class NoAnswer(Exception):
         self.headers = {} if seconds is None else {"retry-after": str(seconds)}
         super().__init__(reason)
 
+    @property
+    def line(self) -> str:
+        """Name the field, if one is wrong, and the reason."""
+        return f"{self.field}: {self}" if self.field else str(self)
+
 
 @dataclass(frozen=True, eq=False)
 class _Job:

@@ -105,8 +105,7 @@ class Marking:
             try:
                 return await self.mark(MarkIn(post=post, paper=paper, lang=lang, date=date))
             except NoAnswer as error:
-                where = f"{error.field}: " if error.field else ""
-                raise ToolError(f"{where}{error}") from None
+                raise ToolError(error.line) from None
 
         tools.add_tool(
             mark_post,
