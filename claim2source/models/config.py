@@ -62,8 +62,8 @@ class EncoderSettings(Settings):
     The fields are those of `ModelConfig`, without any left open; one `max_length` serves claims
     and sources, in mining, training and evaluation. With `own_code` the model runs with the code
     that its repository ships. A model's folder alone says `lower_case`, which lowers the case
-    before the tokenizer does anything, and `truncate_dim`, the dimensions that are kept, of length
-    1 again if vectors are normalised.
+    before the tokenizer does anything. `truncate_dim` is the number of dimensions that are kept,
+    of length 1 again if vectors are normalised.
     """
 
     pooling: Pooling = "mean"
@@ -93,6 +93,8 @@ class ModelConfig(Settings):
         template: prefixes of claims and sources, and the token at the end; if none is
             given, the prompts that those files declare are the prefixes.
         prompts: whether those declared prompts are applied.
+        truncate_dim: dimensions that are kept of each vector, of a model that was trained to be
+            cut (Matryoshka); none: as those files say, else all.
         dtype: weights' type: float32, bfloat16 or float16.
         bidirectional: true lets a decoder's tokens see those after them (GritLM); none: as
             the model's config says.
@@ -112,6 +114,7 @@ class ModelConfig(Settings):
     max_length: Annotated[int, Between(8, 10**6)] | None = None
     template: Template = field(default_factory=Template)
     prompts: bool = True
+    truncate_dim: Annotated[int, Between(1, 10**6)] | None = None
     dtype: Dtype = "float32"
     bidirectional: bool | None = None
     attention: Attention | None = None

@@ -19,6 +19,7 @@ from claim2source.models import me5
 from claim2source.models.config import ModelConfig
 from claim2source.models.local import local_model
 from claim2source.models.manifest import Base
+from claim2source.models.nomic import KIND as NOMIC
 
 log = logging.getLogger(__name__)
 
@@ -213,7 +214,8 @@ def check_code(config: ModelConfig, folder: Path) -> bool:
     """Whether the model's own code runs when it is loaded; `UserError` if it must not.
 
     Where transformers has the model's type, that type is loaded and the model's code ignored, if
-    the config says which attention to use: some models ship code for nothing else.
+    the config says which attention to use: some models ship code for nothing else. Nomic's code
+    and transformers' class of that type are the same model.
     """
     model = _own_classes(folder / "config.json", ("AutoConfig", "AutoModel"))
     tokenizer = _own_classes(folder / "tokenizer_config.json", ("AutoTokenizer",))
@@ -236,7 +238,8 @@ def check_code(config: ModelConfig, folder: Path) -> bool:
             f"{_how_to_allow(config, 'allow_remote_code')}"
         )
     if not tokenizer and _is_native(folder):
-        if config.bidirectional is not None:
+        is_same = read_object(folder / "config.json").get("model_type") == NOMIC
+        if is_same or config.bidirectional is not None:
             return False
         raise ConfigError(
             "model.bidirectional",

@@ -23,6 +23,8 @@ from claim2source.models.hub import (
     tokenizer_files,
     uses_bin,
 )
+from claim2source.models.nomic import KIND as NOMIC
+from claim2source.models.nomic import native_values
 from claim2source.models.own_modules import (
     OwnModules,
     require_pooled_prompts,
@@ -220,13 +222,17 @@ def _check_machine(settings: EncoderSettings, target: str) -> None:
 
 
 def _model_config(folder: Path, settings: EncoderSettings) -> Any:
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=settings.own_code)
+    written = read_object(folder / "config.json")
+    values: dict[str, object] = {}
+    if written.get("model_type") == NOMIC and not settings.own_code:
+        values = native_values(written, folder / "config.json")
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=settings.own_code, **values)
     if not settings.own_code and hasattr(config, "auto_map"):
         # A checkpoint trained from it must not point to that code either.
         del config.auto_map
     if settings.bidirectional:
         config.is_causal = False
-    elif read_object(folder / "config.json").get("is_causal") is False:
+    elif written.get("is_causal") is False:
         config.is_causal = True
     # Nothing is generated: cached keys and values would waste memory.
     config.use_cache = False

@@ -1,4 +1,4 @@
-"""Encode texts with a BERT model in NumPy: PyTorch and transformers take longer to import."""
+"""Encode texts with BERT or Nomic BERT in NumPy: PyTorch and transformers import for longer."""
 
 from __future__ import annotations
 
@@ -18,42 +18,13 @@ from claim2source.core.run import Cost
 from claim2source.models.config import EncoderSettings, Identity, Side, Template
 from claim2source.models.hub import module_folders, read_object
 from claim2source.models.identity import config_hash, vector_key
+from claim2source.models.layouts import LAYOUTS, Layout, rotation_base
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from claim2source.data.store import Store
 
-# What transformers writes of a config that does not say it.
-_DEFAULTS: dict[str, object] = {
-    "add_cross_attention": False,
-    "attention_probs_dropout_prob": 0.1,
-    "bos_token_id": None,
-    "classifier_dropout": None,
-    "eos_token_id": None,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "hidden_size": 768,
-    "initializer_range": 0.02,
-    "intermediate_size": 3072,
-    "is_decoder": False,
-    "layer_norm_eps": 1e-12,
-    "max_position_embeddings": 512,
-    "num_attention_heads": 12,
-    "num_hidden_layers": 12,
-    "pad_token_id": 0,
-    "tie_word_embeddings": True,
-    "type_vocab_size": 2,
-    "vocab_size": 30522,
-}
-# A config that says one of these otherwise is of another model than the one below.
-_FIXED = {
-    "model_type": "bert",
-    "hidden_act": "gelu",
-    "is_decoder": False,
-    "add_cross_attention": False,
-    "position_embedding_type": "absolute",
-}
 # Tokenizers that transformers reads from tokenizer.json, and one whose normaliser its config sets.
 _PLAIN_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 _BERT = ("BertTokenizer", "BertTokenizerFast")
@@ -66,6 +37,7 @@ class NumpyEncoder:
     """Encode texts as an `Encoder` does; no vector is kept in a store.
 
     `weights` maps tensors to arrays in float32, but for the table of words, of which rows are read.
+    `layout` names them.
     """
 
     source_encoder: Any = None
@@ -82,6 +54,7 @@ class NumpyEncoder:
         self.tokenizer = tokenizer
         self._table = table
         self._tensors: dict[str, Any] = dict(weights)
+        self.layout: Layout = LAYOUTS[config["model_type"]]
         self.config = config
         self.settings = settings
         self.weights: Identity | None = None
@@ -137,30 +110,47 @@ class NumpyEncoder:
         lengths = [len(text) for text in ids]
         ends = np.cumsum(lengths).tolist()
         bounds = list(pairwise([0, *ends]))
-        hidden = self._embed(ids)
+        positions = np.concatenate([np.arange(length) for length in lengths])
+        hidden = self._embed(ids, positions)
+        turns = self._turns(positions)
+        names = self.layout
         for number in range(self.config["num_hidden_layers"]):
-            layer = f"encoder.layer.{number}"
-            heads = self._attention(hidden, f"{layer}.attention.self", bounds)
-            attended = self._linear(heads, f"{layer}.attention.output.dense")
-            hidden = self._norm(hidden + attended, f"{layer}.attention.output.LayerNorm")
-            inner = self._linear(hidden, f"{layer}.intermediate.dense", "gelu")
-            outer = self._linear(inner, f"{layer}.output.dense")
-            hidden = self._norm(hidden + outer, f"{layer}.output.LayerNorm")
+            layer = names.layer.format(number)
+            heads = self._attention(hidden, layer, bounds, turns)
+            attended = self._linear(heads, f"{layer}.{names.attended}")
+            hidden = self._norm(hidden + attended, f"{layer}.{names.attention_norm}")
+            if names.gate is None:
+                inner = self._linear(hidden, f"{layer}.{names.inner}", "gelu")
+            else:
+                inner = self._linear(hidden, f"{layer}.{names.gate}", "swish")
+                inner *= self._linear(hidden, f"{layer}.{names.inner}")
+            outer = self._linear(inner, f"{layer}.{names.outer}")
+            hidden = self._norm(hidden + outer, f"{layer}.{names.output_norm}")
         return self._pool(hidden, lengths)
 
-    def _embed(self, ids: Sequence[Sequence[int]]) -> np.ndarray:
-        """Look up the tokens and their positions: [tokens, width]."""
+    def _embed(self, ids: Sequence[Sequence[int]], positions: np.ndarray) -> np.ndarray:
+        """Look up the tokens and, unless these rotate, their positions: [tokens, width]."""
         rows: list[np.ndarray] = []
-        positions: list[np.ndarray] = []
         for text in ids:
-            positions.append(np.arange(len(text)))
             for token in text:
                 rows.append(self._table[token : token + 1])
-        places = np.asarray(self._tensors["embeddings.position_embeddings.weight"])
+        hidden = np.concatenate(rows)
+        if not self.layout.rotates:
+            places = np.asarray(self._tensors["embeddings.position_embeddings.weight"])
+            hidden = hidden + places[positions]
         types = np.asarray(self._tensors["embeddings.token_type_embeddings.weight"])
-        hidden = np.concatenate(rows) + places[np.concatenate(positions)]
-        hidden += types[0]
-        return self._norm(hidden, "embeddings.LayerNorm")
+        return self._norm(hidden + types[0], self.layout.embedding_norm)
+
+    def _turns(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """Compute cosines and sines [tokens, 1, width of a head] of rotations; None without any."""
+        base = rotation_base(self.config)
+        if not self.layout.rotates or base is None:
+            return None
+        width = int(self.config["hidden_size"]) // int(self.config["num_attention_heads"])
+        speeds = (1 / base ** (np.arange(0, width, 2) / width)).astype(np.float32)
+        angles = positions[:, None].astype(np.float32) * speeds
+        angles = np.concatenate([angles, angles], axis=1)[:, None]
+        return np.cos(angles), np.sin(angles)
 
     def _pool(self, hidden: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
         """Pool the tokens [tokens, width] of each text: vectors [n, dimensions]."""
@@ -181,12 +171,15 @@ class NumpyEncoder:
         hidden: np.ndarray,
         layer: str,
         bounds: Sequence[tuple[int, int]],
+        turns: tuple[np.ndarray, np.ndarray] | None,
     ) -> np.ndarray:
-        heads = self.config["num_attention_heads"]
-        shape = (len(hidden), heads, -1)
-        query = self._linear(hidden, f"{layer}.query").reshape(shape)
-        key = self._linear(hidden, f"{layer}.key").reshape(shape)
-        value = self._linear(hidden, f"{layer}.value").reshape(shape)
+        shape = (len(hidden), self.config["num_attention_heads"], -1)
+        parts = [self._linear(hidden, f"{layer}.{name}") for name in self.layout.sides]
+        sides = np.split(parts[0], 3, axis=1) if len(parts) == 1 else parts
+        query, key, value = (side.reshape(shape) for side in sides)
+        if turns is not None:
+            query = rotate(query, *turns)
+            key = rotate(key, *turns)
         query = query / np.float32(query.shape[-1] ** 0.5)
         attended = np.empty_like(value)
         for a, b in bounds:
@@ -203,9 +196,12 @@ class NumpyEncoder:
         then: str = "none",
     ) -> np.ndarray:
         output: np.ndarray = hidden @ self._tensors[f"{name}.weight"].T
-        output += self._tensors[f"{name}.bias"]
+        if self.layout.biases:
+            output += self._tensors[f"{name}.bias"]
         if then == "gelu":
             return gelu(output)
+        if then == "swish":
+            return output / (1 + np.exp(-output))
         return output
 
     def _norm(self, hidden: np.ndarray, name: str) -> np.ndarray:
@@ -214,6 +210,13 @@ class NumpyEncoder:
         centred /= np.sqrt(variance + np.float32(self.config["layer_norm_eps"]))
         scaled: np.ndarray = centred * self._tensors[f"{name}.weight"]
         return scaled + self._tensors[f"{name}.bias"]
+
+
+def rotate(side: np.ndarray, cosines: np.ndarray, sines: np.ndarray) -> np.ndarray:
+    """Rotate [tokens, heads, width]: the halves of each head are the two axes of a plane."""
+    first, second = np.split(side, 2, axis=-1)
+    turned: np.ndarray = side * cosines + np.concatenate([-second, first], axis=-1) * sines
+    return turned
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
@@ -242,7 +245,11 @@ def load_numpy(
     """
     from safetensors import safe_open
 
-    config = _DEFAULTS | read_object(folder / "config.json")
+    written = read_object(folder / "config.json")
+    layout = LAYOUTS.get(written.get("model_type"))
+    if layout is None:
+        return None
+    config: dict[str, Any] = {**layout.defaults, **written}
     template = Template(settings.template.claim, settings.template.source)
     default = EncoderSettings(
         settings.pooling,
@@ -253,8 +260,11 @@ def load_numpy(
     )
     length: Any = config["max_position_embeddings"]
     has_dense = any(module == "Dense" for module, _ in module_folders(folder))
-    if settings != default or _FIXED | config != config | _FIXED or has_dense:
+    is_known = {**layout.fixed, **config} == {**config, **layout.fixed}
+    if settings != default or not is_known or has_dense:
         return None
+    if layout.rotates and (rotation_base(config) is None or "head_dim" not in config):
+        return None  # the authors' config, which `load` translates, or another rotation
     try:
         if settings.max_length > length and not shorten:
             return None

@@ -25,8 +25,8 @@ KERNEL = "claim2source_packed"
 # Model types that accept positions, which start at 0 or after the padding's.
 _ABSOLUTE = "bert"
 _BEHIND_PADDING = "xlm-roberta"
-# Decoders that rotate by positions, and pass on what only attention reads.
-_ROTARY = ("llama", "mistral", "qwen2", "qwen3")
+# Decoders and one encoder that rotate by positions, and pass on what only attention reads.
+_ROTARY = ("llama", "mistral", "qwen2", "qwen3", "nomic_bert")
 # Config of the model that is in a forward pass of packed texts; None outside of one.
 _packing: ContextVar[Any] = ContextVar("packing", default=None)
 # query [t, heads, d], key and value [t, fewer heads, d], texts' bounds [n + 1], longest text,
@@ -92,7 +92,7 @@ def can_pack(model: Any, longest: int) -> bool:
     """Whether packing texts of at most `longest` tokens gives the same vectors."""
     config = model.config
     if config.model_type in _ROTARY:
-        # Qwen's configs name a window that is not used; Llama's name none.
+        # Qwen's configs name a window that is not used; Llama's and Nomic's name none.
         is_used = getattr(config, "use_sliding_window", True)
         window = getattr(config, "sliding_window", None) if is_used else None
         is_known = window is None or longest <= window

@@ -1,4 +1,4 @@
-"""Encode texts with a BERT model in PyTorch, its weights packed once for the processor's products.
+"""Encode texts with BERT or Nomic BERT in PyTorch, its weights packed once for the processor.
 
 For a few short texts transformers' own calls, and packing weights for each product, take longer
 than the products themselves.
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from claim2source.models.numpy_encoder import NumpyEncoder
+from claim2source.models.numpy_encoder import NumpyEncoder, rotate
 
 # Rows that weights are packed for: the tokens of a post and its sentences.
 _ROWS = 64
@@ -33,18 +33,23 @@ class PrepackedEncoder(NumpyEncoder):
     ) -> None:
         super().__init__(tokenizer, table, weights, *described)
         self._tensors = {name: torch.from_numpy(weight) for name, weight in weights.items()}
-        self._linears: dict[str, tuple[Tensor, Tensor]] = {}
+        self._linears: dict[str, tuple[Tensor, Tensor | None]] = {}
         has_operators = all(hasattr(torch.ops.mkldnn, name) for name in _OPERATORS)
         self._packs = torch.backends.mkldnn.is_available() and has_operators
         for number in range(int(self.config["num_hidden_layers"])):
-            layer = f"encoder.layer.{number}"
-            self._pack(f"{layer}.attention.self", (".query", ".key", ".value"))
-            for name in ("attention.output", "intermediate", "output"):
-                self._pack(f"{layer}.{name}.dense", ("",))
+            layer = self.layout.layer.format(number)
+            self._pack(layer, [f"{layer}.{side}" for side in self.layout.sides])
+            for name in (self.layout.attended, self.layout.inner, self.layout.gate):
+                if name is not None:
+                    self._pack(f"{layer}.{name}", [f"{layer}.{name}"])
+            outer = f"{layer}.{self.layout.outer}"
+            self._pack(outer, [outer])
 
     def _pack(self, name: str, parts: Sequence[str]) -> None:
-        weight = torch.cat([self._tensors.pop(f"{name}{part}.weight") for part in parts])
-        bias = torch.cat([self._tensors.pop(f"{name}{part}.bias") for part in parts])
+        weight = torch.cat([self._tensors.pop(f"{part}.weight") for part in parts])
+        bias = None
+        if self.layout.biases:
+            bias = torch.cat([self._tensors.pop(f"{part}.bias") for part in parts])
         if self._packs:
             weight = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
         self._linears[name] = weight, bias
@@ -58,9 +63,14 @@ class PrepackedEncoder(NumpyEncoder):
         hidden: np.ndarray,
         layer: str,
         bounds: Sequence[tuple[int, int]],
+        turns: tuple[np.ndarray, np.ndarray] | None,
     ) -> np.ndarray:
         heads = int(self.config["num_attention_heads"])
-        sides = torch.from_numpy(self._linear(hidden, layer)).unflatten(1, (3, heads, -1))
+        joined_sides = self._linear(hidden, layer).reshape(len(hidden), 3, heads, -1)
+        if turns is not None:
+            cosines, sines = (turn[:, None] for turn in turns)
+            joined_sides[:, :2] = rotate(joined_sides[:, :2], cosines, sines)
+        sides = torch.from_numpy(joined_sides)
         lengths = [end - start for start, end in bounds]
         attended: list[Tensor] = []
         for text in sides.permute(1, 2, 0, 3).split(lengths, dim=2):
@@ -84,6 +94,8 @@ class PrepackedEncoder(NumpyEncoder):
             output = functional.linear(inputs, weight, bias)
             if then == "gelu":
                 output = functional.gelu(output)
+            elif then == "swish":
+                output = functional.silu(output)
         return np.asarray(output)
 
     def _norm(self, hidden: np.ndarray, name: str) -> np.ndarray:

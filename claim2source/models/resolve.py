@@ -149,6 +149,9 @@ def resolve(
     if export is not None and export.weights.trained == "query_only":
         device = PLAIN_BERT.get(device, device)  # such a model has both sides
     encoder = _load(files, settings, device, config.attention, shorten)
+    kept = config.truncate_dim
+    if kept is not None and kept > encoder.dimensions:
+        raise ConfigError("model.truncate_dim", kept, f"at most {encoder.dimensions}")
     encoder.weights = _identity(base, files, encoder)
     encoder.name = base.name
     if export is None:

@@ -57,10 +57,10 @@ def complete_settings(config: ModelConfig, folder: Path) -> EncoderSettings:
     kinds = [kind for kind, _ in module_folders(folder)]
     declared, include_prompt, declared_tokens, lower_case = _read_modules(folder)
     prompts = Template()
-    truncate_dim = None
+    truncate_dim = config.truncate_dim
     if kinds:
         prompts = _read_prompts(folder, include_prompt)
-        truncate_dim = _truncate_dim(folder)
+        truncate_dim = truncate_dim or _truncate_dim(folder)
     pooling: Any = config.pooling or declared
     if pooling is None:
         raise ConfigError("model.pooling", None, "mean, cls or last: the model does not say")

@@ -319,8 +319,12 @@ def retrieval_settings(part: Retrieval) -> dict[str, Any]:
 
 
 def _dense_settings(dense: Dense) -> dict[str, Any]:
+    model: Any = as_plain(dense.model)
+    if isinstance(dense.model, ModelConfig) and dense.model.truncate_dim is None:
+        # Rows that were stored before this key was there keep their names.
+        del model["truncate_dim"]
     return {
-        "model": as_plain(dense.model),
+        "model": model,
         "sources_form": dense.sources,
         "rendering": as_plain(dense.rendering),
         "other_sources": dense.other_sources,

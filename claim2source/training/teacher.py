@@ -180,8 +180,8 @@ def load_teacher(recipe: RetrieverRecipe, student: Encoder, device: str | None) 
     """
     assert recipe.teacher is not None
     if student.settings.truncate_dim is not None:
-        allowed = "a model whose folder states no truncate_dim: a student has its teacher's length"
-        raise ConfigError("model.name", recipe.model.name, allowed)
+        allowed = "none, nor in the model's folder: a student's vectors have its teacher's length"
+        raise ConfigError("model.truncate_dim", student.settings.truncate_dim, allowed)
     resolved = resolve(ModelConfig(recipe.teacher.name), device)
     resolved.rendering_for(recipe.rendering)
     sources = resolved.encoder.source_encoder or resolved.encoder

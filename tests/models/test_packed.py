@@ -35,7 +35,14 @@ class NoTokenizer:
     pad_token_id = 1
 
 
-KINDS = {"bert": "Bert", "xlm": "XLMRoberta", "qwen3": "Qwen3", "llama": "Llama"}
+ENCODERS = ("bert", "xlm", "nomic")
+KINDS = {
+    "bert": "Bert",
+    "xlm": "XLMRoberta",
+    "nomic": "NomicBert",
+    "qwen3": "Qwen3",
+    "llama": "Llama",
+}
 
 
 def index_model(kind: str, **changes: Any) -> Any:
@@ -87,7 +94,7 @@ def gradients(encoder: Encoder, batch: TokenBatch | PackedBatch) -> tuple[Any, d
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
-@pytest.mark.parametrize("kind", ["bert", "xlm", *DECODERS])
+@pytest.mark.parametrize("kind", [*ENCODERS, *DECODERS])
 def test_vectors_and_gradients_are_those_of_padded_texts(kind: str, pooling: str) -> None:
     encoder, tokens = encoder_of(index_model(kind), pooling), tokens_of()
     packed = encoder.batch(tokens)
@@ -95,7 +102,7 @@ def test_vectors_and_gradients_are_those_of_padded_texts(kind: str, pooling: str
     assert packed.real_tokens == packed.padded_tokens == sum(LENGTHS)
     expected, theirs = gradients(encoder, encoder.collate(tokens))
     # Of a decoder that looks back, the first token has seen itself alone.
-    if pooling != "cls" or kind in ("bert", "xlm", "gritlm"):
+    if pooling != "cls" or kind in (*ENCODERS, "gritlm"):
         assert len(expected.unique(dim=0)) == len(LENGTHS)
     for groups in ([[7, 1, 4], [3], [6, 0, 5], [2]], [[2, 1, 0, 4, 3, 7, 6, 5]]):
         vectors, ours = gradients(encoder, pack(tokens, groups, encoder.model))
@@ -107,7 +114,7 @@ def test_vectors_and_gradients_are_those_of_padded_texts(kind: str, pooling: str
 
 
 @pytest.mark.skipif(not computes_fast(), reason="this processor has no bfloat16")
-@pytest.mark.parametrize("kind", ["bert", "xlm", *DECODERS])
+@pytest.mark.parametrize("kind", [*ENCODERS, *DECODERS])
 def test_a_copy_in_bfloat16_gives_nearly_the_vectors_of_float32(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
