@@ -50,10 +50,10 @@ class Encoder:
     `weights` identifies the weights in the store: hashes of base and adapter, and the adapter's
     scale; None while weights are trained, and then nothing is stored. If only the claims' side
     was trained, `source_encoder` is the base model, or the teacher, and encodes the sources.
-    `dense` is a Dense layer behind the pooling: one that sentence-transformers declares (GTR's),
-    or the projection into the teacher's space. `own_modules` are all modules behind the transformer
-    if one is of the author's own class. `reads_types`: the tokenizer gives the tokens of a single
-    text types other than 0, which the model reads (XLNet).
+    `dense` are the Dense layers behind the pooling: those that sentence-transformers declares
+    (GTR's), or, if it `projects`, the map into the teacher's space. `own_modules` are all modules
+    behind the transformer if one is of the author's own class. `reads_types`: the tokenizer gives
+    the tokens of a single text types other than 0, which the model reads (XLNet).
     `name` is how the store calls its vectors.
     """
 
@@ -71,6 +71,7 @@ class Encoder:
         self.name = ""
         self.source_encoder: Encoder | None = None
         self.dense: Module | None = None
+        self.projects = False
         self.own_modules: Module | None = None
         self.reads_types = False
 
@@ -476,7 +477,7 @@ class Encoder:
             for rows in grouped(tokens, *self._forward_costs()):
                 batch = self.collate([tokens[row] for row in rows]).to(self.device)
                 hidden = self.hidden(batch).float()
-                if self.dense is not None and self.source_encoder is not None:
+                if self.dense is not None and self.projects:
                     # Claims' tokens are compared with those of another model.
                     hidden = self.dense({"sentence_embedding": hidden})["sentence_embedding"]
                 vectors = torch.nn.functional.normalize(hidden, dim=-1)

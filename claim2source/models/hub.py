@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
 from dataclasses import replace
 from difflib import get_close_matches
 from importlib import import_module
@@ -338,6 +339,14 @@ def module_types(folder: Path) -> list[tuple[str, Path]]:
             raise InputError(file, field="path", reason="outside the model's folder")
         modules.append((str(entry.get("type", "")), folder / path))
     return modules
+
+
+def copy_modules(folder: Path, target: Path) -> None:
+    """Copy what a sentence-transformers folder says of the modules behind its transformer."""
+    shutil.copyfile(folder / MODULES, target / MODULES)
+    for _, path in module_types(folder):
+        if path != folder and path.is_dir():  # a Normalize may have no folder
+            shutil.copytree(path, target / path.relative_to(folder))
 
 
 def weights_hash(folder: Path) -> str:

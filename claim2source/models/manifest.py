@@ -62,6 +62,7 @@ class Weights(Settings):
     `sha256` is that of the safetensors file, `config_sha256` that of its config. With
     `trained: query_only` these weights encode claims, and the base encodes sources, or another
     model (`Manifest.source_model`); `projection` is then the sha256 of the map into its space.
+    `dense` hashes the layers behind the pooling, which no training changes; None without any.
     """
 
     kind: Literal["base", "lora", "full"] = "base"
@@ -70,6 +71,7 @@ class Weights(Settings):
     config_sha256: str | None = None
     trained: Literal["both", "query_only"] = "both"
     projection: str | None = None
+    dense: str | None = None
 
     def identity(self, base: Identity) -> Identity:
         """Identify these weights in the store; `base` identifies those of the base model."""

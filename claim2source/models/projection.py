@@ -23,6 +23,14 @@ FILE = "projection.safetensors"
 _RIDGE = 0.01
 
 
+class DenseLayers(torch.nn.Sequential):
+    """Several Dense layers, one behind the other (EmbeddingGemma)."""
+
+    @property
+    def out_features(self) -> int:
+        return int(self[-1].out_features)  # type: ignore[arg-type]
+
+
 def new_projection(width: int, dimensions: int) -> Dense:
     """Make a linear map, with a bias, from vectors of `width` to vectors of `dimensions`."""
     from sentence_transformers.sentence_transformer.modules import Dense

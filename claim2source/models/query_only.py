@@ -45,6 +45,7 @@ def base_encoder(encoder: Encoder, weights: Identity | None) -> Encoder:
     base = Encoder(model, encoder.tokenizer, encoder.settings, weights)
     base.name = encoder.name
     base.own_modules = encoder.own_modules
+    base.dense = encoder.dense
     base.reads_types = encoder.reads_types
     return base
 

@@ -40,6 +40,7 @@ from claim2source.models.manifest import (
     Base,
     Manifest,
     SourceModel,
+    Weights,
     checkpoint_folder,
 )
 from claim2source.models.sentence_transformers import complete_settings, declared_length
@@ -223,6 +224,7 @@ def _checkpoint(
         from claim2source.models.weights import with_adapter
 
         untrained = encoder.weights or {}
+        require_dense(weights, dense_hash(files), file)
         check_hash(folder / ADAPTER_FILE, weights.sha256)
         check_hash(folder / ADAPTER_CONFIG_FILE, weights.config_sha256)
         encoder.model = with_adapter(encoder.model, folder)
@@ -254,7 +256,9 @@ def _full_checkpoint(
     if settings.own_code:
         raise InputError(file, field="encoder.own_code", reason="not in a full model")
     encoder = _load(folder, settings, device, config.attention)
-    read = {"tokenizer": tokenizer_hash(folder), "types": _types(encoder)}
+    dense = dense_hash(folder)
+    require_dense(weights, dense, file)
+    read = {"tokenizer": tokenizer_hash(folder), "dense": dense, "types": _types(encoder)}
     encoder.weights = weights.identity(_present(read))
     encoder.name = base.name
     if manifest.source_model is not None:
@@ -278,6 +282,7 @@ def _add_projection(
     assert manifest.source_model is not None
     check_hash(folder / PROJECTION, manifest.weights.projection)
     encoder.dense = load_projection(folder, encoder.width).to(encoder.device)
+    encoder.projects = True
     encoder.source_encoder = _late_encoder(manifest.source_model, folder / FILE, config, device)
 
 
@@ -394,6 +399,13 @@ def set_adapter_scale(model: torch.nn.Module, scale: float) -> None:
         if isinstance(module, LoraLayer):
             for name in module.scaling:
                 module.set_scale(name, scale)
+
+
+def require_dense(weights: Weights, present: str | None, file: Path) -> None:
+    """Raise `InputError` if the layers behind the pooling are not those of training."""
+    if weights.dense != present:
+        reason = "the Dense layers behind the pooling are not those that it was trained with"
+        raise InputError(file, field="weights.dense", reason=reason)
 
 
 def check_hash(path: Path, expected: str | None) -> None:

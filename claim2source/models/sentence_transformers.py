@@ -376,51 +376,70 @@ def _warn_about_prompts(folder: Path) -> None:
         log.warning("%s: %s; model.template sets others", folder / _SETTINGS, difference)
 
 
-def _read_dense(folder: Path) -> tuple[Path, object] | None:
+def _read_dense(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Read the Dense layers behind the pooling: dimensions in and out by folder, in order."""
     modules = module_folders(folder)
     kinds = [kind for kind, _ in modules]
     if "Dense" not in kinds or any(kind.startswith("(") for kind in kinds):
-        return None
-    if kinds[:3] != ["Transformer", "Pooling", "Dense"] or kinds.count("Dense") > 1:
-        reason = "a Dense module is supported once, right behind the pooling"
+        return {}
+    count = kinds.count("Dense")
+    if kinds[: 2 + count] != ["Transformer", "Pooling", *["Dense"] * count]:
+        reason = "Dense modules are supported right behind the pooling"
         raise InputError(folder / _MODULES, field="type", reason=reason)
+    sizes: dict[Path, tuple[int, int]] = {}
+    for _, path in modules[2 : 2 + count]:
+        sizes[path] = _dense_sizes(path)
+    return sizes
+
+
+def _dense_sizes(path: Path) -> tuple[int, int]:
     from sentence_transformers.sentence_transformer.modules import Dense
 
-    _, path = modules[2]
     file = path / "config.json"
     config = _read_config(Dense, path)
     name = config.get("activation_function", _TANH)
     if name not in _ACTIVATIONS:
         reason = f"{name} is not supported; supported: {', '.join(_ACTIVATIONS)}"
         raise InputError(file, field="activation_function", reason=reason)
+    sizes: list[int] = []
     for key in ("in_features", "out_features"):
         value = config.get(key)
         if not isinstance(value, int) or value < 1:
             raise InputError(file, field=key, reason="not a number of dimensions")
+        sizes.append(value)
     for key in ("module_input_name", "module_output_name"):
         if config.get(key) not in (None, "sentence_embedding"):
             raise InputError(file, field=key, reason=f"{config[key]!r}, not the pooled vector")
-    return path, config["in_features"]
+    inputs, outputs = sizes
+    return inputs, outputs
 
 
 def load_dense(folder: Path, width: int) -> torch.nn.Module | None:
-    """Load the Dense layer, in float32 as pooled vectors of length `width` are; None without one.
+    """Load the Dense layers, in float32 as pooled vectors of length `width` are; None without any.
 
     .bin weights are read as tensors only; `model.allow_bin` has been checked. Raises `InputError`.
     """
-    dense = _read_dense(folder)
-    if dense is None:
+    layers: list[torch.nn.Module] = []
+    for path, (inputs, outputs) in _read_dense(folder).items():
+        if inputs != width:
+            reason = f"{inputs}, but the vectors before it have {width} dimensions"
+            raise InputError(path / "config.json", field="in_features", reason=reason)
+        layers.append(_load_layer(path))
+        width = outputs
+    if not layers:
         return None
+    from claim2source.models.projection import DenseLayers
+
+    layer = layers[0] if len(layers) == 1 else DenseLayers(*layers)
+    return layer.float().eval().requires_grad_(False)
+
+
+def _load_layer(path: Path) -> torch.nn.Module:
     from sentence_transformers.sentence_transformer.modules import Dense
 
-    path, inputs = dense
-    if inputs != width:
-        reason = f"{inputs}, but pooled vectors have {width} dimensions"
-        raise InputError(path / "config.json", field="in_features", reason=reason)
     try:
-        layer = Dense.load(str(path), local_files_only=True)
+        return Dense.load(str(path), local_files_only=True)
     except Exception as error:  # libraries raise anything for files that are damaged
         has_safetensors = (path / "model.safetensors").is_file()
         file = path / ("model.safetensors" if has_safetensors else "pytorch_model.bin")
         raise InputError(file, reason=f"not the weights of this layer: {one_line(error)}") from None
-    return layer.float().eval().requires_grad_(False)

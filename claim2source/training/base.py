@@ -114,8 +114,8 @@ def load_base(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> 
     encoder = resolved.encoder
     if encoder.source_encoder is not None:
         raise UserError(f"model.name: {name} was tuned for claims alone; train from its base")
-    if encoder.dense is not None:
-        allowed = "a model without a Dense layer behind its pooling: such a layer is not trained"
+    if encoder.dense is not None and recipe.teacher is not None:
+        allowed = "a model without Dense layers behind its pooling, to learn from a teacher"
         raise ConfigError("model.name", name, allowed)
     check_layers(encoder.model, recipe, own_code=encoder.settings.own_code)
     check_targets(encoder.model, recipe, lambda: _text_vectors(encoder))

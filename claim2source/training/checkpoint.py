@@ -16,6 +16,7 @@ import torch
 from claim2source.core.errors import ConfigError
 from claim2source.core.files import atomic_folder, file_hash, write_json
 from claim2source.models import Encoder, Manifest, Weights, tokenizer_files
+from claim2source.models.hub import copy_modules, dense_hash
 from claim2source.models.layers import find_layers, set_dropout
 from claim2source.models.manifest import RerankerManifest, base_record
 from claim2source.models.projection import save_projection
@@ -42,8 +43,13 @@ def save_checkpoint(
         encoder.model.save_pretrained(str(temporary), max_shard_size=ONE_SHARD, state_dict=own)
         for file in tokenizer_files(base_folder):
             shutil.copyfile(file, temporary / file.name)
+        if dense is not None:
+            copy_modules(base_folder, temporary)
 
-    return write_checkpoint(folder, encoder.model, manifest, kind, write_full, encoder.dense)
+    dense = None if encoder.projects else dense_hash(base_folder)
+    projection = encoder.dense if encoder.projects else None
+    manifest = replace(manifest, weights=replace(manifest.weights, dense=dense))
+    return write_checkpoint(folder, encoder.model, manifest, kind, write_full, projection)
 
 
 def write_checkpoint(
@@ -52,7 +58,7 @@ def write_checkpoint(
     manifest: Saved,
     kind: Kind,
     write_full: Callable[[Path], None],
-    dense: torch.nn.Module | None = None,
+    projection: torch.nn.Module | None = None,
 ) -> Saved:
     """Write a checkpoint atomically; returns its manifest with the hashes of the weights.
 
@@ -60,9 +66,9 @@ def write_checkpoint(
     a projection has a file of its own. The files of the base are not touched. Raises `UserError`
     for weights that are not finite.
     """
-    trained = manifest.weights.trained
+    trained, dense = manifest.weights.trained, manifest.weights.dense
     with atomic_folder(folder) as temporary:
-        weights = Weights(trained=trained) if dense is not None else Weights()
+        weights = Weights(trained=trained) if projection is not None else Weights()
         if kind != "base":
             names = ADAPTER_FILE, ADAPTER_CONFIG_FILE
             parameters = model.named_parameters()
@@ -74,9 +80,9 @@ def write_checkpoint(
                 names = "model.safetensors", "config.json"
                 write_full(temporary)
             content, settings = (file_hash(temporary / name) for name in names)
-            weights = Weights(kind, content, config_sha256=settings, trained=trained)
-        if dense is not None:
-            weights = replace(weights, projection=save_projection(dense, temporary))
+            weights = Weights(kind, content, config_sha256=settings, trained=trained, dense=dense)
+        if projection is not None:
+            weights = replace(weights, projection=save_projection(projection, temporary))
         manifest = replace(manifest, weights=weights)
         manifest.write(temporary)
     return manifest

@@ -188,5 +188,6 @@ def load_teacher(recipe: RetrieverRecipe, student: Encoder, device: str | None) 
     revision = None if resolved.manifest is not None else resolved.base.revision
     record = source_model(sources, recipe.teacher.name, revision)
     student.dense = new_projection(student.dimensions, sources.dimensions).to(student.device)
+    student.projects = True
     student.source_encoder = sources
     return SourceTeacher(recipe, student, resolved.encoder, record)

@@ -14,6 +14,7 @@ from claim2source.core.provenance import version
 from claim2source.models import Dtype, EncoderSettings, Side
 from claim2source.models.hub import one_line, read_object, tokenizer_files, weights_hash
 from claim2source.models.manifest import base_record
+from claim2source.models.projection import DenseLayers
 from claim2source.training.export.weighted_sum import ScaledCheckpoint
 
 if TYPE_CHECKING:
@@ -267,10 +268,12 @@ def write_modules(
 ) -> None:
     """Write modules, pooling and prompts as every version of sentence-transformers reads them.
 
-    `dimensions` is the length of pooled vectors, `dense` a layer behind the pooling.
+    `dimensions` is the length of pooled vectors, `dense` what lies behind the pooling.
     """
-    kinds = ["Transformer", "Pooling"]
-    kinds += ["Dense"] if dense is not None else []
+    layers: list[Any] = []
+    if dense is not None:
+        layers = list(dense) if isinstance(dense, DenseLayers) else [dense]
+    kinds = ["Transformer", "Pooling", *["Dense"] * len(layers)]
     kinds += ["Normalize"] if settings.normalize else []
     modules = []
     for i, kind in enumerate(kinds):
@@ -278,8 +281,8 @@ def write_modules(
         (folder / path).mkdir(exist_ok=True)
         modules.append({"idx": i, "name": str(i), "path": path, "type": type_})
     write_json(folder / "modules.json", modules)
-    if dense is not None:
-        dense.save(str(folder / "2_Dense"))
+    for number, layer in enumerate(layers, start=2):
+        layer.save(str(folder / f"{number}_Dense"))
     modes = {"cls": "cls_token", "mean": "mean_tokens", "last": "lasttoken"}
     pooling = {
         "word_embedding_dimension": dimensions,

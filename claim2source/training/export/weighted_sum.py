@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -18,12 +19,12 @@ from claim2source.models import (
     Manifest,
     ModelConfig,
     Resolved,
-    Weights,
     checkpoint_folder,
     resolve,
     tokenizer_files,
     tokenizer_hash,
 )
+from claim2source.models.hub import MODULES, copy_modules
 from claim2source.models.manifest import FILE
 from claim2source.models.resolve import (
     ADAPTER_CONFIG_FILE,
@@ -46,7 +47,7 @@ ONE_SHARD = "1000GB"
 # What checkpoints must have in common: else their sum is of different models, or knows val.
 _SHARED_FIELDS: dict[str, Callable[[Manifest], object]] = {
     "base": lambda m: m.base.sha256,
-    "kind of weights": lambda m: (m.weights.kind, m.weights.trained),
+    "kind of weights": lambda m: (m.weights.kind, m.weights.trained, m.weights.dense),
     "encoder's settings": lambda m: m.encoder,
     "rendering": lambda m: m.rendering,
     "train split": lambda m: (m.data.train_split, m.data.languages),
@@ -121,6 +122,8 @@ class ScaledCheckpoint:
         scale, weights = float(scale), self.manifest.weights
         folder = self._base[1] if self.kind == "full" and scale == 0 else self.resolved.folder
         base = {"base": self.manifest.base.sha256, "tokenizer": tokenizer_hash(folder)}
+        if weights.dense is not None:
+            base["dense"] = weights.dense
         if self.kind == "base" or scale == 0:
             return base
         if self.kind == "full" and scale != 1:
@@ -146,6 +149,17 @@ class ScaledCheckpoint:
     @property
     def base_weights(self) -> dict[str, Tensor]:
         return self._base[0].model.state_dict()
+
+    @property
+    def saved_base_weights(self) -> dict[str, Tensor]:
+        """Return the base's weights by the names that a checkpoint's file has for them."""
+        from safetensors.torch import load_file
+
+        model: Any = self._base[0].model
+        with tempfile.TemporaryDirectory() as folder:
+            # transformers writes some models with other names than they have in memory.
+            model.save_pretrained(folder, max_shard_size=ONE_SHARD)
+            return load_file(Path(folder) / _MODEL)
 
     @cached_property
     def _base(self) -> tuple[Encoder, Path]:
@@ -218,10 +232,9 @@ def write_sum(
             names = (ADAPTER_FILE, ADAPTER_CONFIG_FILE)
             _sum_adapters(parts, weights, temporary)
         sha256, config_sha256 = (file_hash(temporary / name) for name in names)
-        kind = first.weights.kind
         manifest = replace(
             first,
-            weights=Weights(kind, sha256, 1.0, config_sha256, first.weights.trained),
+            weights=replace(first.weights, sha256=sha256, scale=1.0, config_sha256=config_sha256),
             epoch=max(manifest.epoch for manifest in parts.values()),
             soup=tuple(str(manifest.weights.sha256) for manifest in parts.values()),
             scores={},
@@ -255,10 +268,12 @@ def _sum_full(
     first = parts[0]
     for file in (first / _CONFIG, *tokenizer_files(first)):
         shutil.copyfile(file, folder / file.name)
+    if (first / MODULES).is_file():
+        copy_modules(first, folder)
     share_of_base = 0.0 if weights is None else 1 - sum(weights)
     base: Mapping[str, Tensor] = {}
     if abs(share_of_base) > 1e-9:
-        base = ScaledCheckpoint(first, model=model).base_weights
+        base = ScaledCheckpoint(first, model=model).saved_base_weights
     files = [safe_open(str(part / _MODEL), "pt") for part in parts]
     _require_summable(parts, files, base)
     state: dict[str, Tensor] = {}

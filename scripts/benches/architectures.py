@@ -1,0 +1,141 @@
+"""Compare encoding and a training step with sentence-transformers, by architecture.
+
+Models have random weights of one size, the tokenizer of MiniLM and one length; both sides have the
+same texts and threads, in turn, and their vectors agree (1e-4). A step is forward and backward of
+16 claims and their documents, over all weights. `ratio` is the peer's time divided by ours, over
+all that is measured.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from claim2source.core.config import Number, list_field
+from claim2source.models import Encoder, EncoderSettings, ModelConfig, resolve
+from claim2source.models.config import Pooling
+from claim2source.training.export.sentence_transformers import write_modules
+from scripts.benches import common
+from scripts.benches.common import DataBench, Measured, Watch
+
+STEP = 16
+_DECODER: dict[str, Any] = {"num_key_value_heads": 4, "head_dim": 32, "pad_token_id": 0}
+_GEMMA: dict[str, Any] = {**_DECODER, "query_pre_attn_scalar": 32}
+# Name -> transformers' class, what its config says besides sizes, pooling.
+MODELS: dict[str, tuple[str, dict[str, Any], Pooling]] = {
+    "BERT": ("Bert", {}, "mean"),
+    "XLM-R": ("XLMRoberta", {"type_vocab_size": 1}, "mean"),
+    "Nomic BERT": ("NomicBert", {}, "mean"),
+    "ModernBERT": ("ModernBert", {"pad_token_id": 0}, "mean"),
+    "Qwen3": ("Qwen3", _DECODER, "last"),
+    "EmbeddingGemma": ("Gemma3Text", {**_GEMMA, "use_bidirectional_attention": True}, "mean"),
+    "Gemma 3": ("Gemma3Text", _GEMMA, "last"),
+}
+
+
+@dataclass(frozen=True)
+class Config(DataBench):
+    """Settings of `scripts/bench.py architectures`.
+
+    Args:
+        documents: sources drawn, beside the `claims`.
+        width: numbers of a token's vector.
+    """
+
+    documents: Number = 48
+    claims: Number = 96
+    width: Number = 384
+    layers: Number = 6
+    models: tuple[str, ...] = list_field(tuple(MODELS), help="architectures, by name")
+
+
+def run(config: Config) -> Measured:
+    documents, claims = config.texts(config.documents, config.claims)
+    whole = Watch(config.clock)
+    table: dict[str, object] = {}
+    for name in config.models:
+        with tempfile.TemporaryDirectory() as folder:
+            pair = _Pair(name, Path(folder), config)
+        difference = pair.compare(documents + claims)
+        watch = Watch(config.clock)
+        sides = {
+            "ours encode": lambda pair=pair: pair.ours.encode(documents + claims, "source"),
+            "peer encode": lambda pair=pair: pair.peer_vectors(documents + claims),
+            "ours step": lambda pair=pair: pair.our_step(claims[:STEP], documents[:STEP]),
+            "peer step": lambda pair=pair: pair.peer_step(claims[:STEP], documents[:STEP]),
+        }
+        watch.take_turns(sides, config.repeats)
+        table[name] = {
+            **watch.ratio("peer encode", "ours encode", "encode_"),
+            **watch.ratio("peer step", "ours step", "step_"),
+            "packed": pair.ours.packs,
+            "largest_difference": difference,
+            "seconds": watch.medians,
+        }
+        for part, seconds in watch.seconds.items():
+            whole.seconds[f"{part} {name}"] = seconds
+    return {**whole.ratio("peer"), "architectures": table}
+
+
+class _Pair:
+    """Load one random model twice, here and in sentence-transformers."""
+
+    def __init__(self, name: str, folder: Path, config: Config) -> None:
+        import transformers
+        from sentence_transformers import SentenceTransformer
+
+        kind, values, pooling = MODELS[name]
+        base = resolve(ModelConfig(common.MINILM), "cpu")
+        sizes: dict[str, Any] = {
+            "vocab_size": len(base.encoder.tokenizer),
+            "hidden_size": config.width,
+            "num_hidden_layers": config.layers,
+            "num_attention_heads": config.width // 32,
+            "intermediate_size": 4 * config.width,
+            "max_position_embeddings": 514,
+            "initializer_range": 0.1,
+            **values,
+        }
+        torch.manual_seed(common.SEED)
+        model_config = getattr(transformers, f"{kind}Config")(**sizes)
+        getattr(transformers, f"{kind}Model")(model_config).save_pretrained(folder)
+        base.encoder.tokenizer.save_pretrained(folder)
+        settings = EncoderSettings(pooling, max_length=base.encoder.settings.max_length)
+        write_modules(folder, settings, config.width)
+        self.name = name
+        self.ours: Encoder = resolve(ModelConfig(str(folder)), "cpu").encoder
+        self.peer: Any = SentenceTransformer(str(folder), device="cpu")
+
+    def compare(self, texts: list[str]) -> float:
+        ours, _ = self.ours.encode(texts, "source")
+        return common.largest_difference(ours, self.peer_vectors(texts), 1e-4, self.name)
+
+    def peer_vectors(self, texts: list[str]) -> np.ndarray:
+        return np.asarray(self.peer.encode(texts, show_progress_bar=False))
+
+    def our_step(self, claims: list[str], documents: list[str]) -> None:
+        self.ours.model.requires_grad_(True)
+        tokens = self.ours.tokenize(claims, "claim") + self.ours.tokenize(documents, "source")
+        _step(self.ours.vectors(self.ours.batch(tokens)), self.ours.model)
+
+    def peer_step(self, claims: list[str], documents: list[str]) -> None:
+        halves: list[Tensor] = []
+        for texts in (claims, documents):  # as its trainer does, a side at a time
+            features = self.peer.preprocess(texts)
+            halves.append(self.peer(features)["sentence_embedding"])
+        _step(torch.cat(halves), self.peer)
+
+
+def _step(vectors: Tensor, model: torch.nn.Module) -> None:
+    claims, documents = vectors.chunk(2)
+    scores = claims @ documents.T / 0.05
+    loss = torch.nn.functional.cross_entropy(scores, torch.arange(len(scores)))
+    loss.backward()
+    for parameter in model.parameters():
+        parameter.grad = None
