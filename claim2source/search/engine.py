@@ -28,6 +28,7 @@ from claim2source.core.terminal import one_line
 from claim2source.models.config import PLAIN_BERT, PREPACKED, ModelConfig
 from claim2source.search.bm25 import NO_TERM, Analyser
 from claim2source.search.dense import Dense, TextEncoder
+from claim2source.search.divided import VectorsInMemory, VectorTable
 from claim2source.search.files import (
     IndexFiles,
     Lock,
@@ -52,14 +53,6 @@ from claim2source.search.lance import (
 from claim2source.search.manifest import MANIFEST, IndexManifest
 from claim2source.search.names import PAPERS as NAME_SAMPLE
 from claim2source.search.names import name_terms, names_weight
-from claim2source.search.probes import (
-    GROUP_SIZE,
-    QUERIES,
-    TARGET,
-    best_scores,
-    chosen_probes,
-    sampled_queries,
-)
 from claim2source.search.retention import RETENTION, choose_retention
 from claim2source.search.rows import (
     EVERYWHERE,
@@ -68,15 +61,12 @@ from claim2source.search.rows import (
     Where,
     paper_schema,
     papers_table,
-    read_vectors,
     with_notices,
 )
 from claim2source.search.table import (
-    PaperTable,
     SearchPart,
     SearchResults,
     Stats,
-    VectorsInMemory,
 )
 
 if TYPE_CHECKING:
@@ -89,15 +79,11 @@ EXACT = 50_000
 UNTRANSLATED_ALPHA = 0.4
 # Papers that are read to be changed at a time.
 _UPDATES = 1024
-# Vectors for each partition that its centre is learned from.
-CENTRE_SAMPLE = 64
 # Bytes of search indexes in memory while they are built: all partitions are read then.
 BUILDING_CACHE = 2**26
-# Vectors are divided anew once the index has grown by this factor since.
-REDIVIDE = 2.0
 
 
-class Engine(PaperTable):
+class Engine(VectorTable):
     """Search an index of papers, and let it grow; it is an `Index` too.
 
     What is written counts once the call has returned: a process that is killed later loses none
@@ -424,40 +410,6 @@ class Engine(PaperTable):
         if names:
             self.note(trained=0)
         self._write_seal()
-
-    def _build_partitions(
-        self, papers: int, names: dict[str, str], say: Callable[[str], None]
-    ) -> dict[str, Any]:
-        from lancedb.index import IvfFlat
-
-        partitions, trained = self.manifest.partitions, self.manifest.trained
-        if papers < self.exact_below:
-            divided = self._index_names().get("vector")
-            if divided is not None:
-                self._table.drop_index(divided)
-            return {"partitions": 0, "probes": 0, "recall": 1.0, "trained": 0}
-        # One partition: of an index from before small ones were held in memory.
-        if "vector" not in names or partitions < 2 or papers > REDIVIDE * trained:
-            partitions, trained = round(papers**0.5), papers
-            # Until probes are chosen readers compare all vectors: how they are divided changes.
-            self.note(partitions=0, probes=0, trained=0)
-            config = IvfFlat(
-                distance_type="dot",
-                num_partitions=partitions,
-                max_iterations=20,
-                sample_rate=CENTRE_SAMPLE,
-            )
-            self._table.create_index("vector", config=config)
-        sample = self._draw(papers, GROUP_SIZE * QUERIES, ["vector"])
-        queries = sampled_queries(read_vectors(sample["vector"]))
-        best = best_scores(queries, self._vectors())
-        depth = best.shape[1]
-        probes, recall = chosen_probes(best, partitions, partial(self._probed, queries, depth))
-        say(
-            f"{probes} of {partitions} partitions of vectors are searched: recall@{depth} "
-            f"{recall:.4f} on {len(queries)} sampled queries (at least {TARGET})"
-        )
-        return {"partitions": partitions, "probes": probes, "recall": recall, "trained": trained}
 
     def _mark_stale(self) -> None:
         """Note, before papers are removed, that the statistics still count them."""

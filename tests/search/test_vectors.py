@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from lancedb.index import IvfFlat
 
-from claim2source.search import table as in_memory
+from claim2source.search import divided as in_memory
 from claim2source.search.engine import Engine
 from tests.search.engines import NEAR, WIDTH, Corpus, read_any_manifest
 
