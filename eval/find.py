@@ -141,8 +141,11 @@ def find(config: FindConfig) -> None:
     answers = finder.find_each(posts, config.k, config.where)
     forms = {"bibtex": config.bibtex, "csv": config.csv, "json": config.json}
     form = next((name for name, is_set in forms.items() if is_set), "text")
-    for block in blocks(answers, form, several=config.input is not None):
-        say(block)
+    try:
+        for block in blocks(answers, form, several=config.input is not None):
+            say(block)
+    finally:
+        engine.close()
     if finder.translators is not None and (summary := finder.translators.summary()):
         log.warning("%s", printable_line(summary))
 

@@ -403,6 +403,12 @@ class Finder:
                 f"The index's model reads English, and this post is in "
                 f"{language_name(claim.lang)}: index with a multilingual model"
             )
+        if manifest.encoded_first and claim.lang != manifest.bm25.language:
+            if not claim.translation:
+                yield (
+                    f"The index finds papers by words of {language_name(manifest.bm25.language)}, "
+                    f"and this post is in {language_name(claim.lang)}: translate it"
+                )
         if fitted is not None and fitted.papers and manifest.papers > GROWN * fitted.papers:
             yield (
                 f"The index has grown from {fitted.papers} to {manifest.papers} papers since "
@@ -411,8 +417,10 @@ class Finder:
 
     def _answer_settings(self, where: Where) -> dict[str, object]:
         filters = {name: value for name, value in asdict(where).items() if value is not None}
+        first = self.engine.manifest.encoded_first
         return {
             **filters,
+            **({"encoded_first": first} if first else {}),
             **({"stages": self.stage_names} if self.stage_names else {}),
             **({} if self.threshold is None else {"threshold": self.threshold}),
             **({} if self.translators is None else {"translator": self.translators.name}),
@@ -472,7 +480,7 @@ class Finder:
             else:
                 findings[key] = [], np.empty((0, 0))
         if distinct := list(dict.fromkeys(text for texts in missing.values() for text in texts)):
-            encoded, _ = self.engine.encoder.encode(distinct, "source", store=None, progress=None)
+            encoded = self.engine.encode_papers(distinct)
             row = {text: i for i, text in enumerate(distinct)}
             for key, texts in missing.items():
                 findings[key] = texts, encoded[[row[text] for text in texts]]
@@ -500,7 +508,8 @@ class FinderOptions(ModelOptions):
         threshold: probability that the paper is there below which it is none of these; none: as
             it was fitted to the index.
         model: the model that made the index, if it lies elsewhere now.
-        store: folder of the store, in which stages keep what they gave; none: the program's.
+        store: folder of the store, in which stages keep what they gave, and an index without
+            vectors those of the papers that it encoded; none: the program's.
         device: none takes a GPU if there is one, but for one post of `find` NumPy if it can.
         translator: what translates posts in other languages to English; none: the index's own.
     """
@@ -540,6 +549,7 @@ class FinderOptions(ModelOptions):
             from claim2source.systems.read import read_staged
 
             pipeline = read_staged(self.pipeline, self.system)
+        engine.store = store
         engine.device = NUMPY if one_post and self.device is None else self.device
         if self.model is not None:
             # Its settings are the index's.

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from claim2source.core.errors import UserError
 from claim2source.search.lance import Hits, expression, filtered, numbers
 from claim2source.search.probes import (
     GROUP_SIZE,
@@ -97,6 +98,8 @@ class VectorTable(PaperTable):
 
         Of the papers that a filter leaves all are compared if that takes less, or with `exact`.
         """
+        if self.manifest.encoded_first:
+            raise UserError(f"{self.location}: the index stores no vectors")
         if k < 1 or where.ids == ():
             return []
         probes = 0 if exact else self._probes(where)
@@ -165,7 +168,7 @@ class VectorTable(PaperTable):
         from lancedb.index import IvfFlat
 
         partitions, trained = self.manifest.partitions, self.manifest.trained
-        if papers < self.exact_below:
+        if papers < self.exact_below or self.manifest.encoded_first:
             divided = self._index_names().get("vector")
             if divided is not None:
                 self._table.drop_index(divided)

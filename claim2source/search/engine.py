@@ -22,9 +22,11 @@ from claim2source.core.arguments import require_path, whole_number
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.machine import release_memory, return_large_blocks
 from claim2source.core.records import Claim
-from claim2source.core.run import Failure, Result
+from claim2source.core.run import Failure, Result, Run
 from claim2source.core.stage import Claims, as_claims
 from claim2source.core.terminal import one_line
+from claim2source.data.papers import Paper
+from claim2source.data.store import Store
 from claim2source.models.config import PLAIN_BERT, PREPACKED, ModelConfig
 from claim2source.search.bm25 import NO_TERM, Analyser
 from claim2source.search.dense import Dense, TextEncoder
@@ -53,6 +55,7 @@ from claim2source.search.lance import (
 from claim2source.search.manifest import MANIFEST, IndexManifest
 from claim2source.search.names import PAPERS as NAME_SAMPLE
 from claim2source.search.names import name_terms, names_weight
+from claim2source.search.on_demand import PaperVectors, rank_first
 from claim2source.search.retention import RETENTION, choose_retention
 from claim2source.search.rows import (
     EVERYWHERE,
@@ -96,7 +99,10 @@ class Engine(VectorTable):
 
     device: str | None = None
     fusion: FusionConfig = FusionConfig()
+    # Keeps the vectors of papers that are encoded for a post.
+    store: Store | None = None
     _encoder: TextEncoder | None = None
+    _on_demand: PaperVectors | None = None
 
     def __init__(
         self,
@@ -145,7 +151,7 @@ class Engine(VectorTable):
         files.remove(f"{manifest.table}.files.json")
         for file_name in files.listed(f"{manifest.table}.lance"):
             files.remove(file_name)
-        schema = paper_schema(manifest.dimensions, manifest.sentences > 0)
+        schema = paper_schema(manifest.stored_dimensions, manifest.sentences > 0)
         with named_errors(files.uri):
             connection(files).create_table(manifest.table, schema=schema, mode="overwrite")
         manifest.write(files, options.get("name", MANIFEST))
@@ -201,9 +207,11 @@ class Engine(VectorTable):
                 )
                 raise UserError(f"{self.location}: {self.at}: {reason}") from None
             raise self._damaged(f"its table cannot be read: {short(error)}") from None
-        columns = paper_schema(manifest.dimensions, manifest.sentences > 0).names
-        has_columns = set(columns) == {*schema.names, KEYS}
-        if not has_columns or schema.field("vector").type.list_size != manifest.dimensions:
+        described = paper_schema(manifest.stored_dimensions, manifest.sentences > 0)
+        is_described = set(described.names) == {*schema.names, KEYS}
+        if is_described and manifest.stored_dimensions:
+            is_described = schema.field("vector").type.list_size == manifest.dimensions
+        if not is_described:
             raise self._damaged("its table is not the one that its manifest describes")
         if self.at is None and version < newest_version(versions):
             raise self._damaged(f"{self._folder}/_versions holds an older version's file as newest")
@@ -252,7 +260,9 @@ class Engine(VectorTable):
         self._lock.check()
 
     def close(self) -> None:
-        """Release the writer's lock; safe to call twice."""
+        """Release the writer's lock, and store what was encoded; safe to call twice."""
+        if self._on_demand is not None:
+            self._on_demand.flush()
         if self._lock is not None:
             self._lock.release()
             self._lock, self._known, self._written = None, None, 0
@@ -479,8 +489,13 @@ class Engine(VectorTable):
         # By terms while the claims are encoded: neither holds the interpreter for long.
         with ThreadPoolExecutor(1) as pool:
             by_terms = pool.submit(lexical.search, posts, depth)
-            second = dense.search(posts, depth)
-            first = by_terms.result()
+            if self.manifest.encoded_first:
+                self._encode_claims(vectors, of_texts, posts)
+                first = by_terms.result()
+                second = self._rank_first(posts, first.run, vectors)
+            else:
+                second = dense.search(posts, depth)
+                first = by_terms.result()
         failures = []
         for claim in posts:
             if not first.sources(claim.id, 1):
@@ -490,6 +505,7 @@ class Engine(VectorTable):
         if self.fusion.missing == "scored":
             scored = (
                 score_missing(lexical, posts, first.run, second.run),
+                # Where papers are encoded now, it ranks all that terms rank.
                 score_missing(dense, posts, second.run, first.run),
             )
         language = self.manifest.bm25.language
@@ -518,15 +534,47 @@ class Engine(VectorTable):
     ) -> Mapping[str, Hits]:
         """Search by the claims' vectors; at first encode them, and further texts with them."""
         if not vectors:
-            texts = [*self.manifest.post_rendering.claim_texts(claims), *of_texts]
-            encoded, _ = self.encoder.encode(texts, "claim", store=None, progress=None)
-            ids = [claim.id for claim in claims]
-            vectors.update(zip(ids, encoded[: len(ids)], strict=True))
-            of_texts.update(zip(of_texts, encoded[len(ids) :], strict=True))
+            self._encode_claims(vectors, of_texts, claims)
         hits: dict[str, Hits] = {}
         for claim in claims:
             hits[claim.id] = self.dense(vectors[claim.id], k, where.within(claim.candidates))
         return hits
+
+    def _encode_claims(
+        self,
+        vectors: dict[str, np.ndarray],
+        of_texts: dict[str, np.ndarray],
+        claims: Sequence[Claim],
+    ) -> None:
+        texts = [*self.manifest.post_rendering.claim_texts(claims), *of_texts]
+        encoded, _ = self.encoder.encode(texts, "claim", store=None, progress=None)
+        ids = [claim.id for claim in claims]
+        vectors.update(zip(ids, encoded[: len(ids)], strict=True))
+        of_texts.update(zip(of_texts, encoded[len(ids) :], strict=True))
+
+    def encode_papers(self, texts: Sequence[str]) -> np.ndarray:
+        """Encode texts of papers, [texts, d]; those of before are remembered by what they say."""
+        encoder = self.encoder
+        if self._on_demand is None or self._on_demand.encoder is not encoder:
+            self._on_demand = PaperVectors(encoder, self.store)
+        return self._on_demand.encode(texts)
+
+    def _rank_first(
+        self, claims: Sequence[Claim], listed: Run, vectors: Mapping[str, np.ndarray]
+    ) -> Result:
+        """Rank the first papers by terms by their vectors, which are made now."""
+        count = self.manifest.encoded_first
+        if self.fusion.missing == "scored":
+            count = len(listed)
+        ids: dict[str, None] = {}
+        for claim in claims:
+            ids.update(dict.fromkeys(listed.sources(claim.id, count)))
+
+        def encode(papers: Sequence[Paper]) -> np.ndarray:
+            sources = [paper.source for paper in papers]
+            return self.encode_papers(self.manifest.rendering.source_texts(sources))
+
+        return rank_first(claims, listed, count, self.fetch(list(ids)), vectors, encode)
 
 
 def open_index(location: str | Path, version: int | None = None) -> Engine:

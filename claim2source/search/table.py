@@ -26,7 +26,7 @@ from claim2source.search.files import IndexFiles
 from claim2source.search.lance import (
     ADVICE,
     Hits,
-connection,
+    connection,
     filtered,
     id_filter,
     named_errors,
@@ -300,7 +300,8 @@ class PaperTable:
 
     def rows(self, size: int = 2048) -> Iterator[Rows]:
         """Yield everything that is stored, as of now."""
-        columns = paper_columns(self.manifest.sentences > 0)
+        has_vectors = self.manifest.stored_dimensions > 0
+        columns = paper_columns(self.manifest.sentences > 0, has_vectors)
         with self._with_named_errors():
             query = self._table.search().select(columns).limit(None)
             yield from map(read_rows, query.to_batches(size))
