@@ -31,6 +31,11 @@ _MOST_BYTES = 2**27
 CENTRE_SAMPLE = 64
 # Vectors are divided anew once the index has grown by this factor since.
 REDIVIDE = 2.0
+# Papers from which on partitions hold 8-bit numbers; of the best by these so many times as are
+# wanted are compared in full. Of 15,000 made-up vectors all of which were compared, recall@100 was
+# 0.988 without that, 1.000 with twice as many; of single bits (RQ) 0.60 with four times as many.
+QUANTISED = 2_000_000
+REFINED = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +94,8 @@ class VectorsInMemory:
 class VectorTable(PaperTable):
     """Search the papers of a table by their vectors too."""
 
+    # So many papers have vectors of 8-bit numbers in their partitions, a quarter of the size.
+    quantised_from = QUANTISED
     _in_memory: VectorsInMemory
 
     def dense(
@@ -139,6 +146,8 @@ class VectorTable(PaperTable):
             query = query.distance_type("dot").limit(k).select(["_distance"])
             query = filtered(query.with_row_id(True), where)
             query = query.nprobes(probes) if probes else query.bypass_vector_index()
+            if probes and self.manifest.refined:
+                query = query.refine_factor(self.manifest.refined)
             rows = query.to_arrow()
         partitions = self.manifest.partitions
         if probes and len(rows) < k and probes < partitions:
@@ -152,7 +161,10 @@ class VectorTable(PaperTable):
         queries = queries[::step]
         with self._with_named_errors():
             query = self._table.search(queries, vector_column_name="vector").distance_type("dot")
-            table = query.limit(k).select(["id", "_distance"]).nprobes(probes).to_arrow()
+            query = query.limit(k).select(["id", "_distance"]).nprobes(probes)
+            if self.manifest.refined:
+                query = query.refine_factor(self.manifest.refined)
+            table = query.to_arrow()
         rows = table["query_index"].to_numpy()
         scores = 1 - numbers(table, "_distance")
         return [scores[rows == row] for row in range(len(queries))]
@@ -165,20 +177,24 @@ class VectorTable(PaperTable):
     def _build_partitions(
         self, papers: int, names: dict[str, str], say: Callable[[str], None]
     ) -> dict[str, Any]:
-        from lancedb.index import IvfFlat
+        from lancedb.index import IvfFlat, IvfSq
 
         partitions, trained = self.manifest.partitions, self.manifest.trained
         if papers < self.exact_below or self.manifest.encoded_first:
             divided = self._index_names().get("vector")
             if divided is not None:
                 self._table.drop_index(divided)
-            return {"partitions": 0, "probes": 0, "recall": 1.0, "trained": 0}
+            return {"partitions": 0, "probes": 0, "recall": 1.0, "trained": 0, "refined": 0}
         # One partition: of an index from before small ones were held in memory.
         if "vector" not in names or partitions < 2 or papers > REDIVIDE * trained:
             partitions, trained = round(papers**0.5), papers
+            kind: Any = IvfFlat
+            refined = 0
+            if papers >= self.quantised_from:
+                kind, refined = IvfSq, REFINED
             # Until probes are chosen readers compare all vectors: how they are divided changes.
-            self.note(partitions=0, probes=0, trained=0)
-            config = IvfFlat(
+            self.note(partitions=0, probes=0, trained=0, refined=refined)
+            config = kind(
                 distance_type="dot",
                 num_partitions=partitions,
                 max_iterations=20,

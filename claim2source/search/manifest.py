@@ -28,8 +28,8 @@ MANIFEST = "manifest.json"
 # BM25 as LanceDB has it.
 K1, B = 1.2, 0.75
 _WIDEST = 65_536
-# BM25's first papers that are encoded for a post. Of 300 train posts of ct25, MiniLM has an MRR@5 of
-# 0.559 with 10, 0.572 with 20, 0.578 with 30, 0.580 with 50, 0.575 with 100 (BM25 alone: 0.544).
+# BM25's first papers that are encoded for a post. On 300 train posts of ct25 MiniLM has an MRR@5
+# of 0.559 with 10, 0.572 with 20, 0.578 with 30, 0.580 with 50, 0.575 with 100; BM25 alone 0.544.
 FIRST = 30
 # Their number is the root of the papers'.
 _MOST_PARTITIONS = 2**24
@@ -59,6 +59,8 @@ class IndexManifest:
     are. `sentences` is the version of the split (`search.rows.SPLIT`) of the sentences whose
     vectors it keeps; 0: it keeps none. `encoded_first` is how many of a post's first papers by
     terms are encoded when it is asked about, as no paper's vector is stored; 0: all are.
+    `refined`: partitions hold vectors of 8-bit numbers, and of the best by these so many times as
+    are wanted are compared in full; 0: partitions hold them in full.
     """
 
     encoders: Mapping[str, object]
@@ -78,6 +80,7 @@ class IndexManifest:
     names: float = 0.0
     translator: TranslatorConfig | None = None
     encoded_first: int = 0
+    refined: int = 0
     table: str = "papers"
     index: Literal["lancedb"] = "lancedb"
     format: Literal[2] = 2
@@ -85,7 +88,7 @@ class IndexManifest:
     def __post_init__(self) -> None:
         check_bm25(self.bm25)
         counts = (self.papers, self.partitions, self.probes, self.trained, self.sentences)
-        if min(*counts, self.encoded_first) < 0 or not 0 < self.dimensions <= _WIDEST:
+        if min(*counts, self.encoded_first, self.refined) < 0 or not 0 < self.dimensions <= _WIDEST:
             raise ValueError("counts must be 0 or more, and dimensions from 1 to 65536")
         if self.partitions > _MOST_PARTITIONS:
             raise ValueError(f"partitions must be at most {_MOST_PARTITIONS}")

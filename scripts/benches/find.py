@@ -143,6 +143,7 @@ def build(folder: Path, config: Config, dense: Dense) -> Measured:
         "memory_mb": {moment: round(peak / 2**20) for moment, peak in memory.items()},
         "partitions": engine.manifest.partitions,
         "probes": engine.manifest.probes,
+        "refined": engine.manifest.refined,
         "recall": round(engine.manifest.recall, 4),
     }
 
