@@ -6,13 +6,12 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
-from claim2source.core.arguments import is_digits
 from claim2source.core.config import Between, flag, list_field, require
 from claim2source.core.errors import MOST_SHOWN, UserError
 from claim2source.core.files import atomic_path, require_writable
@@ -32,6 +31,7 @@ from claim2source.evaluation.options import StoreOptions
 from claim2source.find.abstention import read_abstention
 from claim2source.find.allowed import allow
 from claim2source.find.marks import Marks, MarksFile, marked_dataset
+from claim2source.find.processes import choose_gpu, process_shard
 from claim2source.models import ENGLISH, ModelConfig, Resolved, resolve
 from claim2source.models.config import ModelChanges
 from claim2source.models.local import local_model, with_local_models
@@ -249,7 +249,7 @@ def write_papers(
     # A pipe can be read only once.
     files.check = config.read_first and shards == 1 and all(path.is_file() for path in files.files)
     total = count_papers(files) if files.check else None
-    choose_gpu(config, os.environ)
+    choose_gpu(config.device, os.environ)
     model = index_model(config, manifest)
     resolved = load_model(model, config.device)
     dense = make_dense(config, manifest, model, resolved)
@@ -406,15 +406,6 @@ def count_papers(files: PaperFiles) -> int:
         reason = f"holds no papers with a title or an abstract{left_out}"
         raise UserError(f"{files.files[0]}: {reason}")
     return len(files)
-
-
-def choose_gpu(config: IndexProgramConfig, environment: Mapping[str, str]) -> None:
-    """Assign each process of accelerate a GPU of its own."""
-    if (rank := environment.get("LOCAL_RANK")) and config.device != "cpu":
-        import torch
-
-        if torch.cuda.is_available():
-            torch.cuda.set_device(int(rank) % torch.cuda.device_count())
 
 
 def require_same(config: IndexProgramConfig, manifest: IndexManifest) -> None:
@@ -581,23 +572,6 @@ def launch(config: IndexProgramConfig, model: ModelConfig, dense: Dense, sentenc
     papers, machines = fill_by_ray(job, config.ray, config.workers, progress=True)
     line = f"{papers} papers encoded into the store"
     say(f"ray: {line} on {machines} machine{'s' * (machines != 1)}")
-
-
-def process_shard(shard: str | None, environment: Mapping[str, str]) -> tuple[int, int]:
-    """Return this process's number, from 0, and how many there are.
-
-    Slurm's tasks may begin anywhere, in steps; accelerate's have ranks.
-    """
-    if shard is not None:
-        number, _, count = shard.partition("/")
-        good = is_digits(number) and is_digits(count) and 1 <= int(number) <= int(count)
-        require(good, "shard", shard, "I/N, such as 1/8")
-        return int(number) - 1, int(count)
-    if task := environment.get("SLURM_ARRAY_TASK_ID"):
-        first = int(environment.get("SLURM_ARRAY_TASK_MIN", 0))
-        step = int(environment.get("SLURM_ARRAY_TASK_STEP", 1)) or 1
-        return (int(task) - first) // step, int(environment.get("SLURM_ARRAY_TASK_COUNT", 1))
-    return int(environment.get("RANK", 0)), int(environment.get("WORLD_SIZE", 1))
 
 
 def claims_dataset(config: IndexProgramConfig) -> str | None:
