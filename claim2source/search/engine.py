@@ -9,28 +9,20 @@ the files is a copy of the index.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
-
-import numpy as np
 
 from claim2source.core.arguments import require_path, whole_number
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.machine import release_memory, return_large_blocks
-from claim2source.core.records import Claim
-from claim2source.core.run import Failure, Result, Run
+from claim2source.core.run import Result
 from claim2source.core.stage import Claims, as_claims
 from claim2source.core.terminal import one_line
-from claim2source.data.papers import Paper
-from claim2source.data.store import Store
 from claim2source.models.config import PLAIN_BERT, PREPACKED, ModelConfig
-from claim2source.search.bm25 import NO_TERM, Analyser
 from claim2source.search.dense import Dense, TextEncoder
-from claim2source.search.divided import VectorsInMemory, VectorTable
+from claim2source.search.divided import VectorsInMemory
 from claim2source.search.files import (
     IndexFiles,
     Lock,
@@ -41,9 +33,7 @@ from claim2source.search.files import (
     read_seal,
     replaceable_files,
 )
-from claim2source.search.fuse import FusionConfig, fuse, score_missing
 from claim2source.search.lance import (
-    Hits,
     connection,
     create_index,
     id_filter,
@@ -54,8 +44,7 @@ from claim2source.search.lance import (
 )
 from claim2source.search.manifest import MANIFEST, IndexManifest
 from claim2source.search.names import PAPERS as NAME_SAMPLE
-from claim2source.search.names import name_terms, names_weight
-from claim2source.search.on_demand import PaperVectors, rank_first
+from claim2source.search.names import names_weight
 from claim2source.search.retention import RETENTION, choose_retention
 from claim2source.search.rows import (
     EVERYWHERE,
@@ -66,8 +55,8 @@ from claim2source.search.rows import (
     papers_table,
     with_notices,
 )
+from claim2source.search.searcher import Searcher
 from claim2source.search.table import (
-    SearchPart,
     SearchResults,
     Stats,
 )
@@ -77,16 +66,13 @@ if TYPE_CHECKING:
 
 # Below so many papers every vector is compared: they are not divided.
 EXACT = 50_000
-# Weight of terms for claims in another language than the papers', without a translation: few of
-# their words are there. Chosen on the demo's train posts (docs/log.md).
-UNTRANSLATED_ALPHA = 0.4
 # Papers that are read to be changed at a time.
 _UPDATES = 1024
 # Bytes of search indexes in memory while they are built: all partitions are read then.
 BUILDING_CACHE = 2**26
 
 
-class Engine(VectorTable):
+class Engine(Searcher):
     """Search an index of papers, and let it grow; it is an `Index` too.
 
     What is written counts once the call has returned: a process that is killed later loses none
@@ -98,11 +84,7 @@ class Engine(VectorTable):
     """
 
     device: str | None = None
-    fusion: FusionConfig = FusionConfig()
-    # Keeps the vectors of papers that are encoded for a post.
-    store: Store | None = None
     _encoder: TextEncoder | None = None
-    _on_demand: PaperVectors | None = None
 
     def __init__(
         self,
@@ -261,8 +243,7 @@ class Engine(VectorTable):
 
     def close(self) -> None:
         """Release the writer's lock, and store what was encoded; safe to call twice."""
-        if self._on_demand is not None:
-            self._on_demand.flush()
+        self.store_encoded()
         if self._lock is not None:
             self._lock.release()
             self._lock, self._known, self._written = None, None, 0
@@ -476,105 +457,6 @@ class Engine(VectorTable):
             if not self._renewed():
                 raise
             return self._find(posts, k, where, texts)
-
-    def _find(
-        self, posts: Sequence[Claim], k: int, where: Where, texts: Sequence[str]
-    ) -> SearchResults:
-        depth = max(self.fusion.depth, k)
-        vectors: dict[str, np.ndarray] = {}
-        of_texts: dict[str, np.ndarray] = dict.fromkeys(texts, np.empty(0))
-        by_vectors = partial(self._search_by_vectors, vectors, of_texts)
-        lexical = SearchPart(self._by_terms, where)
-        dense = SearchPart(by_vectors, where)
-        # By terms while the claims are encoded: neither holds the interpreter for long.
-        with ThreadPoolExecutor(1) as pool:
-            by_terms = pool.submit(lexical.search, posts, depth)
-            if self.manifest.encoded_first:
-                self._encode_claims(vectors, of_texts, posts)
-                first = by_terms.result()
-                second = self._rank_first(posts, first.run, vectors)
-            else:
-                second = dense.search(posts, depth)
-                first = by_terms.result()
-        failures = []
-        for claim in posts:
-            if not first.sources(claim.id, 1):
-                failures.append(Failure(claim.id, NO_TERM))
-        first = replace(first, failures=tuple(failures))
-        scored = None
-        if self.fusion.missing == "scored":
-            scored = (
-                score_missing(lexical, posts, first.run, second.run),
-                # Where papers are encoded now, it ranks all that terms rank.
-                score_missing(dense, posts, second.run, first.run),
-            )
-        language = self.manifest.bm25.language
-        untranslated = [c.id for c in posts if c.lang != language and not c.translation]
-        alphas = dict.fromkeys(untranslated, UNTRANSLATED_ALPHA)
-        own = alphas if self.fusion == FusionConfig() else None
-        fused = fuse(first, second, self.fusion, k=k, scored=scored, alphas=own)
-        return SearchResults(first, second, fused, vectors, of_texts, alphas)
-
-    def _by_terms(self, claims: Sequence[Claim], where: Where, k: int) -> Mapping[str, Hits]:
-        self.manifest.check_analyser(self.manifest.bm25, self.location)
-        analyser = Analyser(self.manifest.post_terms)
-        hits: dict[str, Hits] = {}
-        for claim in claims:
-            terms, names = analyser.claim(claim), name_terms(claim.text)
-            hits[claim.id] = self.lexical(terms, k, where.within(claim.candidates), names)
-        return hits
-
-    def _search_by_vectors(
-        self,
-        vectors: dict[str, np.ndarray],
-        of_texts: dict[str, np.ndarray],
-        claims: Sequence[Claim],
-        where: Where,
-        k: int,
-    ) -> Mapping[str, Hits]:
-        """Search by the claims' vectors; at first encode them, and further texts with them."""
-        if not vectors:
-            self._encode_claims(vectors, of_texts, claims)
-        hits: dict[str, Hits] = {}
-        for claim in claims:
-            hits[claim.id] = self.dense(vectors[claim.id], k, where.within(claim.candidates))
-        return hits
-
-    def _encode_claims(
-        self,
-        vectors: dict[str, np.ndarray],
-        of_texts: dict[str, np.ndarray],
-        claims: Sequence[Claim],
-    ) -> None:
-        texts = [*self.manifest.post_rendering.claim_texts(claims), *of_texts]
-        encoded, _ = self.encoder.encode(texts, "claim", store=None, progress=None)
-        ids = [claim.id for claim in claims]
-        vectors.update(zip(ids, encoded[: len(ids)], strict=True))
-        of_texts.update(zip(of_texts, encoded[len(ids) :], strict=True))
-
-    def encode_papers(self, texts: Sequence[str]) -> np.ndarray:
-        """Encode texts of papers, [texts, d]; those of before are remembered by what they say."""
-        encoder = self.encoder
-        if self._on_demand is None or self._on_demand.encoder is not encoder:
-            self._on_demand = PaperVectors(encoder, self.store)
-        return self._on_demand.encode(texts)
-
-    def _rank_first(
-        self, claims: Sequence[Claim], listed: Run, vectors: Mapping[str, np.ndarray]
-    ) -> Result:
-        """Rank the first papers by terms by their vectors, which are made now."""
-        count = self.manifest.encoded_first
-        if self.fusion.missing == "scored":
-            count = len(listed)
-        ids: dict[str, None] = {}
-        for claim in claims:
-            ids.update(dict.fromkeys(listed.sources(claim.id, count)))
-
-        def encode(papers: Sequence[Paper]) -> np.ndarray:
-            sources = [paper.source for paper in papers]
-            return self.encode_papers(self.manifest.rendering.source_texts(sources))
-
-        return rank_first(claims, listed, count, self.fetch(list(ids)), vectors, encode)
 
 
 def open_index(location: str | Path, version: int | None = None) -> Engine:

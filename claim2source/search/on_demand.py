@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
+from claim2source.core.errors import UserError
 from claim2source.core.records import Claim
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.data.papers import Paper
@@ -22,6 +25,31 @@ from claim2source.search.topk import candidate_pool
 _MOST_BYTES = 2**27
 # New vectors that are written to the store in one file, at least until it is closed.
 _FILE = 1024
+# Characters of a model's error that are quoted.
+_LONGEST = 200
+
+
+def unencoded_summary(reasons: Counter[str]) -> str:
+    """Count the posts whose papers could not be encoded, with the reasons."""
+    lines = [f"{reason} ({count})" for reason, count in reasons.most_common(3)]
+    return f"{reasons.total()} posts were ranked by words alone: {'; '.join(lines)}"
+
+
+class UnencodedError(Exception):
+    """Report in one line that texts cannot be encoded now: the search by terms stays."""
+
+
+@contextmanager
+def encoding() -> Iterator[None]:
+    """Report whatever a model raises as `UnencodedError`."""
+    try:
+        yield
+    except UserError as error:
+        raise UnencodedError(str(error)) from error
+    except Exception as error:
+        # A GPU without memory, files that went, a model with code of its own.
+        line = " ".join(str(error).split())[:_LONGEST]
+        raise UnencodedError(line or type(error).__name__) from error
 
 
 class PaperVectors:
@@ -32,7 +60,7 @@ class PaperVectors:
 
     def __init__(self, encoder: TextEncoder, store: Store | None = None) -> None:
         self.encoder = encoder
-        source = encoder.source_encoder or encoder
+        source: Any = encoder.source_encoder or encoder
         self._template = source.settings.template
         self._held: OrderedDict[bytes, np.ndarray] = OrderedDict()
         self._new: dict[bytes, np.ndarray] = {}
@@ -105,7 +133,7 @@ def rank_first(
 ) -> Result:
     """Rank the first `count` papers of each claim's list by their vectors, which `encode` gives.
 
-    `vectors` are the claims' own. A claim without any such paper fails.
+    `vectors` are the claims' own. A claim without any such paper fails. Raises `UnencodedError`.
     """
     started = time.perf_counter()
     firsts: dict[str, list[str]] = {}
@@ -116,7 +144,8 @@ def rank_first(
     row = {key: number for number, key in enumerate(distinct)}
     encoded = np.empty((0, 0), np.float32)
     if distinct:
-        encoded = encode([papers[key] for key in distinct])
+        with encoding():
+            encoded = encode([papers[key] for key in distinct])
     lists: dict[str, Hits] = {}
     failures = []
     for claim_id, ids in firsts.items():
@@ -131,3 +160,10 @@ def rank_first(
     run = Run.from_lists(lists, pool=candidate_pool(claims))
     cost = Cost(time.perf_counter() - started, len(claims))
     return Result(run, failures=tuple(failures), cost=cost)
+
+
+def unranked(claims: Sequence[Claim], reason: str) -> Result:
+    """Rank nothing: every claim fails for the same reason."""
+    run = Run.from_lists({claim.id: [] for claim in claims}, pool=candidate_pool(claims))
+    failures = [Failure(claim.id, reason) for claim in claims]
+    return Result(run, failures=tuple(failures), cost=Cost(0, len(claims)))

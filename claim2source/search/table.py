@@ -71,7 +71,7 @@ class SearchResults:
 
     `texts` are the vectors of further texts that were encoded with the claims. `alphas` are the
     weights of terms for claims in another language than the papers', without a translation, where
-    nobody chose one.
+    nobody chose one. `unencoded` says why nothing was ranked by vectors, "" if something was.
     """
 
     lexical: Result
@@ -80,6 +80,7 @@ class SearchResults:
     vectors: Mapping[str, np.ndarray]
     texts: Mapping[str, np.ndarray] = field(default_factory=dict)
     alphas: Mapping[str, float] = field(default_factory=dict)
+    unencoded: str = ""
 
     def __repr__(self) -> str:
         return one_line(self, claims=len(self.fused.run.claim_ids), rows=len(self.fused.run))
