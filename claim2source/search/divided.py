@@ -169,10 +169,12 @@ class VectorTable(PaperTable):
         scores = 1 - numbers(table, "_distance")
         return [scores[rows == row] for row in range(len(queries))]
 
-    def _vectors(self) -> Iterator[np.ndarray]:
-        query = self._table.search().select(["vector"]).limit(None)
-        for batch in query.to_batches(8_192):
-            yield read_vectors(batch["vector"])
+    def vectors(self, where: Where = EVERYWHERE) -> Iterator[np.ndarray]:
+        """Yield the vectors of all papers, or of those of a filter, [papers, d] each time."""
+        query = filtered(self._table.search().select(["vector"]), where).limit(None)
+        with self._with_named_errors():
+            for batch in query.to_batches(8_192):
+                yield read_vectors(batch["vector"])
 
     def _build_partitions(
         self, papers: int, names: dict[str, str], say: Callable[[str], None]
@@ -203,7 +205,7 @@ class VectorTable(PaperTable):
             self._table.create_index("vector", config=config)
         sample = self._draw(papers, GROUP_SIZE * QUERIES, ["vector"])
         queries = sampled_queries(read_vectors(sample["vector"]))
-        best = best_scores(queries, self._vectors())
+        best = best_scores(queries, self.vectors())
         depth = best.shape[1]
         probes, recall = chosen_probes(best, partitions, partial(self._probed, queries, depth))
         say(

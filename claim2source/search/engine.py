@@ -9,6 +9,7 @@ the files is a copy of the index.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +46,7 @@ from claim2source.search.lance import (
 from claim2source.search.manifest import MANIFEST, IndexManifest
 from claim2source.search.names import PAPERS as NAME_SAMPLE
 from claim2source.search.names import names_weight
-from claim2source.search.retention import RETENTION, choose_retention
+from claim2source.search.retention import RETENTION, UNBUILT, choose_retention
 from claim2source.search.rows import (
     EVERYWHERE,
     KEYS,
@@ -64,8 +65,12 @@ from claim2source.search.table import (
 if TYPE_CHECKING:
     import pyarrow
 
+log = logging.getLogger(__name__)
 # Below so many papers every vector is compared: they are not divided.
 EXACT = 50_000
+# New papers of an index that was never built after which its parts become one: otherwise all of
+# them would lie on the disk twice in the end.
+COMPACTED = 1_000_000
 # Papers that are read to be changed at a time.
 _UPDATES = 1024
 # Bytes of search indexes in memory while they are built: all partitions are read then.
@@ -85,6 +90,8 @@ class Engine(Searcher):
 
     device: str | None = None
     _encoder: TextEncoder | None = None
+    # New papers since the last compaction.
+    _unbuilt = 0
 
     def __init__(
         self,
@@ -267,6 +274,13 @@ class Engine(Searcher):
         else:
             with self._with_named_errors():
                 self._table.add(table)
+            self._unbuilt += len(rows)
+            if self._unbuilt >= COMPACTED and not self.manifest.papers:
+                self._unbuilt = 0
+                self.files.remove(self._seal_file)  # it names files that go now
+                with return_large_blocks(), self._with_named_errors():
+                    self._table.optimize(cleanup_older_than=UNBUILT)
+                self._ids = {}
             self._write_seal()
         release_memory()
 
@@ -352,7 +366,8 @@ class Engine(Searcher):
         with return_large_blocks():
             with self._with_named_errors():
                 size = sum(size for size, _ in self.files.listed(self._folder).values())
-                retention = choose_retention(self._table, size, self.exact_below)
+                is_built = self.manifest.papers > 0
+                retention = choose_retention(self._table, size, self.exact_below, is_built)
                 if retention is not None:
                     self._table.optimize(cleanup_older_than=retention)
             release_memory()
@@ -381,7 +396,9 @@ class Engine(Searcher):
         for column in ("id", "terms", "names"):
             counts_removed = self.manifest.stale and column != "id"
             if papers and (column not in names or counts_removed):
+                log.info("%s: building the search index of %s", self.location, column)
                 create_index(self._table, column)
+        log.info("%s: dividing the vectors", self.location)
         values = self._build_partitions(papers, names, say)
         sample = self.sample(papers, NAME_SAMPLE)
         weight = names_weight(sample, self.manifest.bm25, self._ids_by)
