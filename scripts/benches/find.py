@@ -44,6 +44,7 @@ from claim2source.core.records import Source
 from claim2source.data.loading import load
 from claim2source.data.papers import Paper
 from claim2source.data.posts import Post
+from claim2source.data.store import Store
 from claim2source.find.finder import Finder
 from claim2source.models import ModelConfig
 from claim2source.search.bm25 import BM25, Analyser
@@ -96,7 +97,7 @@ def made_up(config: Config, dense: Dense) -> Iterator[Rows]:
     for source in demo:
         distinct.update(split_sentences(source.abstract))
     sentences = sorted(distinct)
-    encoded = dense.encoder.encode(sentences, "source", store=None, progress=None)[0]
+    encoded = dense.encoder.encode(sentences, "source", store=Store(), progress=None)[0]
     words, analyser = [f"w{i:x}" for i in range(max(100, count // 2))], Analyser(BM25())
     # Texts are analysed word by word: each of them once.
     sentence_terms = analyser.texts(sentences)
