@@ -37,6 +37,7 @@ from claim2source.models.config import ModelConfig
 from claim2source.models.hub import require_model
 from claim2source.models.local import with_local_models
 from claim2source.search.engine import Engine, open_index
+from claim2source.search.on_demand import unencoded_summary
 from claim2source.search.rows import Where
 from claim2source.text.language import CODES, load_detector
 
@@ -141,10 +142,15 @@ def find(config: FindConfig) -> None:
     answers = finder.find_each(posts, config.k, config.where)
     forms = {"bibtex": config.bibtex, "csv": config.csv, "json": config.json}
     form = next((name for name, is_set in forms.items() if is_set), "text")
-    for block in blocks(answers, form, several=config.input is not None):
-        say(block)
+    try:
+        for block in blocks(answers, form, several=config.input is not None):
+            say(block)
+    finally:
+        engine.close()
     if finder.translators is not None and (summary := finder.translators.summary()):
         log.warning("%s", printable_line(summary))
+    if finder.unencoded:
+        log.warning("%s", printable_line(unencoded_summary(finder.unencoded)))
 
 
 def mark_post(engine: Engine, post: Post, config: FindConfig) -> None:

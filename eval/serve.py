@@ -136,6 +136,7 @@ def serve(config: ServeConfig) -> None:
         run_server(app, listening, config.proxies, config.grace)
     finally:
         batcher.close()
+        engine.close()
     say("stopped")
 
 

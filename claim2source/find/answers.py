@@ -267,7 +267,11 @@ def notes(answer: Answer) -> list[str]:
     notices = list(answer.warnings)
     if answer.untranslated:
         notices.append("The translator failed: the post was searched as it is written.")
-    if answer.matches and answer.present is None:
+    if answer.unencoded:
+        notices.append(
+            "The papers could not be encoded: words alone ranked them, and nothing judged them."
+        )
+    elif answer.matches and answer.present is None:
         notices.append(
             "No abstention is fitted to this index (claim2source index --claims DATASET): scores "
             "say which paper is nearer, not how probable it is."

@@ -412,9 +412,12 @@ def _fit_model(
 
     post_ids, elsewhere = questions.parts[2]
     run = elsewhere[DENSE].run
-    firsts = [run.rows(post_id).start for post_id in post_ids]
-    scores = run.scores[firsts][post_rows]
-    usual = tuple(round(float(score), 6) for score in scores)
+    usual: tuple[float, ...] = ()
+    for post_id, is_fitted in zip(post_ids, post_rows, strict=True):
+        if is_fitted:
+            # An index without vectors may list nothing.
+            best = run.scores[run.rows(post_id)][:1]
+            usual += (round(float(best.sum()), 6),)
     topic = Design((LEXICAL, DENSE), 1, of_usual=DENSE, usual=usual)
     topic_features = questions.features(topic)
     places = np.arange(len(rows))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,7 +18,6 @@ from claim2source.core.languages import primary_language
 from claim2source.core.records import Claim
 from claim2source.core.run import Result
 from claim2source.core.terminal import one_line
-from claim2source.data.boilerplate import cut_boilerplate, without_boilerplate
 from claim2source.data.dates import last_day
 from claim2source.data.papers import Paper
 from claim2source.data.posts import Post
@@ -34,13 +34,14 @@ from claim2source.find.abstention import (
     read_abstention,
 )
 from claim2source.find.allowed import require_allowed
+from claim2source.find.findings import vectors_by_finding
 from claim2source.find.matching import MatchingWords, Words
 from claim2source.models import ENGLISH
 from claim2source.models.config import NUMPY, ModelChanges, ModelConfig
 from claim2source.models.local import ModelOptions
 from claim2source.search.engine import Engine
 from claim2source.search.growing import batches
-from claim2source.search.rows import SPLIT, Where, finding_sentences
+from claim2source.search.rows import Where
 from claim2source.search.table import NEW, SearchResults
 from claim2source.search.translator import TranslatorConfig, Translators
 from claim2source.text.clean import keep_numbers, split_sentences
@@ -104,7 +105,8 @@ class Answer:
     whether it is "not here", None if it was not judged. `measured` counts the held-out answers
     of that verdict, and `warnings` say why this one deserves less trust. `reasoning` is a
     verifier's. `searched` is the translation that was searched in place of the post, "" if the
-    post itself was, also since it is `untranslated`: the translator failed.
+    post itself was, also since it is `untranslated`: the translator failed. It is `unencoded`
+    if the model of an index without vectors failed: words alone ranked the papers.
     """
 
     post: Post
@@ -119,6 +121,7 @@ class Answer:
     warnings: tuple[str, ...] = ()
     searched: str = ""
     untranslated: bool = False
+    unencoded: bool = False
 
     def __repr__(self) -> str:
         return one_line(
@@ -166,7 +169,8 @@ class Finder:
     follow.
     `threshold` replaces that of the model of abstention. `on_part` is called with the name of each
     part of the work when it begins. Raises `UserError` if the pipeline's first stage is not the
-    index's. `translators` translate posts that have no translation.
+    index's. `translators` translate posts that have no translation. `unencoded` counts the posts
+    for which the model of an index without vectors failed, by reason.
     """
 
     def __init__(
@@ -187,6 +191,7 @@ class Finder:
         allowed = f"none: the index's papers are in {language_name(language)}"
         require(translators is None or language == "en", "translator", "", allowed)
         self.on_part: Callable[[str], None] = lambda part: None
+        self.unencoded: Counter[str] = Counter()
         self._abstain: tuple[object, AbstainModel | None] | None = None
         self._matching = MatchingWords(engine.manifest.post_terms)
         self._system: OpenedSystem | None = None
@@ -268,7 +273,7 @@ class Finder:
         judged = self._judge(claims, found.results)
         self.on_part(SENTENCES)
         nearest = self._nearest(claims, found)
-        state = self._state(where)
+        state = self._state(where, found.results)
         answers = []
         for post, claim in zip(posts, claims, strict=True):
             matches = self._matches(claim, found, nearest)
@@ -285,6 +290,8 @@ class Finder:
         depth = DEEPEST if self._system is None else max(DEEPEST, self._system.depth)
         texts = [text for lines in sentences.values() for text in lines]
         results = self.engine.find(claims, max(k, depth), where, texts)
+        if results.unencoded:
+            self.unencoded[results.unencoded] += len(claims)
         papers, vectors = self.engine.fetch_with_sentences(self._ranked_ids(claims, results, k))
         stages = [(LEXICAL, results.lexical), (DENSE, results.dense), (FUSED, results.fused)]
         if self._system is not None:
@@ -313,9 +320,9 @@ class Finder:
         verdicts, measured = self._verdicts(present)
         return _Judged(present, verdicts, measured)
 
-    def _state(self, where: Where) -> IndexState:
-        manifest = self.engine.manifest
-        return IndexState(self.engine.version, manifest.model_hash, self._answer_settings(where))
+    def _state(self, where: Where, results: SearchResults) -> IndexState:
+        settings = self._answer_settings(where, results)
+        return IndexState(self.engine.version, self.engine.manifest.model_hash, settings)
 
     def _matches(
         self, claim: Claim, found: _Found, nearest: Mapping[tuple[str, str], tuple[str, str]]
@@ -358,6 +365,7 @@ class Finder:
             measured=judged.measured.get(verdict),
             warnings=tuple(self._warnings(claim)),
             searched=self._searched(claim),
+            unencoded=bool(found.results.unencoded),
         )
 
     def _searched(self, claim: Claim) -> str:
@@ -368,7 +376,7 @@ class Finder:
         return parts[-1].text
 
     def _presence(self, claims: Sequence[Claim], results: SearchResults) -> dict[str, float]:
-        if self.abstain is None:
+        if self.abstain is None or results.unencoded:
             return {}
         ids = [claim.id for claim in claims]
         shares = self.abstain.shares(ids, index_stages(results))
@@ -403,16 +411,24 @@ class Finder:
                 f"The index's model reads English, and this post is in "
                 f"{language_name(claim.lang)}: index with a multilingual model"
             )
+        language = manifest.bm25.language
+        if manifest.encoded_first and claim.lang != language and not claim.translation:
+            yield (
+                f"The index finds papers by words of {language_name(language)}, "
+                f"and this post is in {language_name(claim.lang)}: translate it"
+            )
         if fitted is not None and fitted.papers and manifest.papers > GROWN * fitted.papers:
             yield (
                 f"The index has grown from {fitted.papers} to {manifest.papers} papers since "
                 "its abstention was fitted: fit it again (index --claims)"
             )
 
-    def _answer_settings(self, where: Where) -> dict[str, object]:
+    def _answer_settings(self, where: Where, results: SearchResults) -> dict[str, object]:
         filters = {name: value for name, value in asdict(where).items() if value is not None}
+        first = self.engine.manifest.encoded_first
         return {
             **filters,
+            **({"encoded_first": 0 if results.unencoded else first} if first else {}),
             **({"stages": self.stage_names} if self.stage_names else {}),
             **({} if self.threshold is None else {"threshold": self.threshold}),
             **({} if self.translators is None else {"translator": self.translators.name}),
@@ -427,12 +443,12 @@ class Finder:
         Both by the index's model, of findings that have the claim's numbers if some do; keys
         are claim and paper.
         """
-        if not self.sentences:
+        if not self.sentences or found.results.unencoded:
             return {}
         papers: dict[str, Paper] = {}
         for ids in found.listed.values():
             papers.update({key: found.papers[key] for key in ids})
-        findings = self._findings(papers, found.vectors)
+        findings = vectors_by_finding(self.engine, papers, found.vectors)
         nearest: dict[tuple[str, str], tuple[str, str]] = {}
         for claim in claims:
             sentences = found.sentences[claim.id]
@@ -449,34 +465,6 @@ class Finder:
                     sentence = sentences[int(np.argmax(own @ vectors[best]))]
                 nearest[claim.id, key] = texts[best], sentence
         return nearest
-
-    def _findings(
-        self, papers: Mapping[str, Paper], sentence_vectors: Mapping[str, np.ndarray]
-    ) -> dict[str, tuple[list[str], np.ndarray]]:
-        """List papers' findings with their vectors [findings, d]; encode those not stored."""
-        if self.engine.manifest.sentences != SPLIT:
-            sentence_vectors = {}
-        findings: dict[str, tuple[list[str], np.ndarray]] = {}
-        missing: dict[str, list[str]] = {}
-        for key, paper in papers.items():
-            # Older indexes, and those of benchmarks, have copyright lines as findings.
-            cut = cut_boilerplate(paper)
-            sentences, vectors = finding_sentences(cut), sentence_vectors.get(key)
-            # A paper without a title may be nothing but a notice.
-            texts = [text for text in sentences if without_boilerplate(text).strip()]
-            is_whole = cut is paper and len(texts) == len(sentences)
-            if is_whole and vectors is not None and len(vectors) == len(texts):
-                findings[key] = texts, vectors.astype(np.float32)
-            elif texts:
-                missing[key] = texts
-            else:
-                findings[key] = [], np.empty((0, 0))
-        if distinct := list(dict.fromkeys(text for texts in missing.values() for text in texts)):
-            encoded, _ = self.engine.encoder.encode(distinct, "source", store=None, progress=None)
-            row = {text: i for i, text in enumerate(distinct)}
-            for key, texts in missing.items():
-                findings[key] = texts, encoded[[row[text] for text in texts]]
-        return findings
 
 
 def _several_sentences(claim: Claim) -> list[str]:
@@ -500,7 +488,8 @@ class FinderOptions(ModelOptions):
         threshold: probability that the paper is there below which it is none of these; none: as
             it was fitted to the index.
         model: the model that made the index, if it lies elsewhere now.
-        store: folder of the store, in which stages keep what they gave; none: the program's.
+        store: folder of the store, in which stages keep what they gave, and an index without
+            vectors those of the papers that it encoded; none: the program's.
         device: none takes a GPU if there is one, but for one post of `find` NumPy if it can.
         translator: what translates posts in other languages to English; none: the index's own.
     """
@@ -540,6 +529,7 @@ class FinderOptions(ModelOptions):
             from claim2source.systems.read import read_staged
 
             pipeline = read_staged(self.pipeline, self.system)
+        engine.store = store
         engine.device = NUMPY if one_post and self.device is None else self.device
         if self.model is not None:
             # Its settings are the index's.

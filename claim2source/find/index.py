@@ -6,13 +6,12 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
-from claim2source.core.arguments import is_digits
 from claim2source.core.config import Between, flag, list_field, require
 from claim2source.core.errors import MOST_SHOWN, UserError
 from claim2source.core.files import atomic_path, require_writable
@@ -32,6 +31,7 @@ from claim2source.evaluation.options import StoreOptions
 from claim2source.find.abstention import read_abstention
 from claim2source.find.allowed import allow
 from claim2source.find.marks import Marks, MarksFile, marked_dataset
+from claim2source.find.processes import choose_gpu, process_shard
 from claim2source.models import ENGLISH, ModelConfig, Resolved, resolve
 from claim2source.models.config import ModelChanges
 from claim2source.models.local import local_model, with_local_models
@@ -119,6 +119,11 @@ class IndexProgramConfig(StoreOptions):
     drop_translator: bool = flag("name no translator in the index any more")
     undo: bool = flag("return to the model before the last --re_encode")
     read_first: bool = flag("read everything once before anything is written", default=True)
+    vectors: bool = flag(
+        "store papers' vectors in a new index; without them the first papers by words are encoded "
+        "when a post is asked about: no GPU is needed, answers take longer",
+        default=True,
+    )
     abstention: bool = flag("fit abstention where claims are given", default=True)
     sentences: bool = flag(
         "keep the vectors of a new index's sentences: answers are then fast, indexing takes longer",
@@ -149,6 +154,10 @@ class IndexProgramConfig(StoreOptions):
             require("=" in pair, "columns", pair, "FIELD=COLUMN")
         if self.shard is not None:
             process_shard(self.shard, {})
+        if not self.vectors:
+            for key in ("shard", "launcher"):
+                good = getattr(self, key) is None
+                require(good, key, getattr(self, key), "none with --no_vectors: nothing is encoded")
         if self.bm25 is not None:
             check_bm25(self.bm25)
         for key in ("ray", "workers"):
@@ -226,16 +235,21 @@ def write_papers(
 ) -> None:
     """Check the papers, encode and write them, and fit abstention; or encode a process's share."""
     manifest = existing_manifest(config)
-    sentences = config.sentences if manifest is None else manifest.sentences > 0
+    sentences = config.sentences and config.vectors
+    vectors = config.vectors
+    if manifest is not None:
+        sentences, vectors = manifest.sentences > 0, not manifest.encoded_first
     files = PaperFiles.of(source, config.column_map, config.format, config.lenient)
     files.without = frozenset(ids)
     shard, shards = process_shard(config.shard, os.environ)
     allowed = "none where Slurm, accelerate or --shard divides"
     require(config.launcher is None or shards == 1, "launcher", config.launcher, allowed)
+    is_alone = vectors or (config.launcher is None and shards == 1)
+    require(is_alone, "vectors", False, "one process: nothing is encoded in advance")
     # A pipe can be read only once.
     files.check = config.read_first and shards == 1 and all(path.is_file() for path in files.files)
     total = count_papers(files) if files.check else None
-    choose_gpu(config, os.environ)
+    choose_gpu(config.device, os.environ)
     model = index_model(config, manifest)
     resolved = load_model(model, config.device)
     dense = make_dense(config, manifest, model, resolved)
@@ -247,7 +261,7 @@ def write_papers(
         return
     if config.launcher is not None:
         launch(config, model, dense, sentences)
-    engine = open_for_writing(config.out, dense, config.bm25, sentences)
+    engine = open_for_writing(config.out, dense, config.bm25, sentences, vectors)
     try:
         remove(engine, ids)
         indexed = IndexedPapers(engine)
@@ -348,6 +362,22 @@ def encode_anew(engine: Engine, config: IndexProgramConfig) -> None:
     model = absolute(ModelConfig(name=config.re_encode or ""))
     resolved = resolve(model, config.device)
     dense = make_dense(config, None, model, resolved)
+    if not engine.manifest.encoded_first:
+        say(encoding_estimate(engine, dense))
+    copy = re_encode(engine, dense, progress=True, say=say, batch=config.batch)
+    say(f"{config.out}: {copy.stats().papers} papers, of the model {model_name(copy.manifest)}")
+    marks = MarksFile.beside(engine.location, config.store).read()
+    if config.claims is None and (marks.missing or not marks.marks):
+        if engine.manifest.abstain is not None:
+            say("abstention was fitted to the old model and is dropped: --claims fits it anew")
+        return
+    copy.share_lock(engine)
+    copy.use(resolved.encoder)
+    say(fit_abstention_to(copy, config, resolved))
+
+
+def encoding_estimate(engine: Engine, dense: Dense) -> str:
+    """Estimate how long it takes to encode all papers, and how large their vectors are."""
     papers = engine.stats().papers
     sample = engine.sample(papers, SAMPLED)
     encoder = PaperEncoder(dense.encoder, dense.rendered_as, None, engine.manifest.sentences > 0)
@@ -359,17 +389,7 @@ def encode_anew(engine: Engine, config: IndexProgramConfig) -> None:
     minutes = (time.monotonic() - started) * share / 60
     sampled_bytes = vectors.nbytes + sum(part.nbytes for part in sentences or ())
     size = sampled_bytes * share / 2**20
-    say(f"{papers} papers: about {minutes:.1f} minutes, {size:.1f} MiB of vectors")
-    copy = re_encode(engine, dense, progress=True, say=say, batch=config.batch)
-    say(f"{config.out}: {copy.stats().papers} papers, of the model {model_name(copy.manifest)}")
-    marks = MarksFile.beside(engine.location, config.store).read()
-    if config.claims is None and (marks.missing or not marks.marks):
-        if engine.manifest.abstain is not None:
-            say("abstention was fitted to the old model and is dropped: --claims fits it anew")
-        return
-    copy.share_lock(engine)
-    copy.use(resolved.encoder)
-    say(fit_abstention_to(copy, config, resolved))
+    return f"{papers} papers: about {minutes:.1f} minutes, {size:.1f} MiB of vectors"
 
 
 def model_name(manifest: IndexManifest) -> str:
@@ -388,21 +408,14 @@ def count_papers(files: PaperFiles) -> int:
     return len(files)
 
 
-def choose_gpu(config: IndexProgramConfig, environment: Mapping[str, str]) -> None:
-    """Assign each process of accelerate a GPU of its own."""
-    if (rank := environment.get("LOCAL_RANK")) and config.device != "cpu":
-        import torch
-
-        if torch.cuda.is_available():
-            torch.cuda.set_device(int(rank) % torch.cuda.device_count())
-
-
 def require_same(config: IndexProgramConfig, manifest: IndexManifest) -> None:
     """Raise `UserError` for settings that an index was made without."""
     is_same = config.sources in (None, manifest.rendering.sources)
     require(is_same, "sources", config.sources, f"{manifest.rendering.sources}: the index's own")
     keeps = config.sentences or not manifest.sentences
     require(keeps, "sentences", False, "true: the index keeps them")
+    stores = config.vectors or manifest.encoded_first > 0
+    require(stores, "vectors", False, "true: the index stores them")
     if config.bm25 is not None:
         manifest.check_analyser(config.bm25, config.out)
 
@@ -559,23 +572,6 @@ def launch(config: IndexProgramConfig, model: ModelConfig, dense: Dense, sentenc
     papers, machines = fill_by_ray(job, config.ray, config.workers, progress=True)
     line = f"{papers} papers encoded into the store"
     say(f"ray: {line} on {machines} machine{'s' * (machines != 1)}")
-
-
-def process_shard(shard: str | None, environment: Mapping[str, str]) -> tuple[int, int]:
-    """Return this process's number, from 0, and how many there are.
-
-    Slurm's tasks may begin anywhere, in steps; accelerate's have ranks.
-    """
-    if shard is not None:
-        number, _, count = shard.partition("/")
-        good = is_digits(number) and is_digits(count) and 1 <= int(number) <= int(count)
-        require(good, "shard", shard, "I/N, such as 1/8")
-        return int(number) - 1, int(count)
-    if task := environment.get("SLURM_ARRAY_TASK_ID"):
-        first = int(environment.get("SLURM_ARRAY_TASK_MIN", 0))
-        step = int(environment.get("SLURM_ARRAY_TASK_STEP", 1)) or 1
-        return (int(task) - first) // step, int(environment.get("SLURM_ARRAY_TASK_COUNT", 1))
-    return int(environment.get("RANK", 0)), int(environment.get("WORLD_SIZE", 1))
 
 
 def claims_dataset(config: IndexProgramConfig) -> str | None:

@@ -54,6 +54,12 @@ class Template:
         """Whether the prefix of a side is pooled with its texts."""
         return self.pool_prefix is True or self.pool_prefix == side
 
+    def stored_text(self, text: str, side: Side) -> str:
+        """Write a text with all of the template that its vector depends on."""
+        prefix = self.prefix(side)
+        # Where the prefix is not pooled, "a" + "b" and "" + "ab" have different vectors.
+        return prefix + text if self.pools_prefix(side) else f"{prefix}\0{text}"
+
 
 @dataclass(frozen=True)
 class EncoderSettings(Settings):

@@ -360,10 +360,8 @@ class Encoder:
 
     def text_keys(self, texts: Sequence[str], side: Side) -> list[bytes]:
         """Return the keys of texts in this encoder's part of the store."""
-        prefix = self.settings.template.prefix(side)
-        pooled = self.settings.template.pools_prefix(side)
-        # Where the prefix is not pooled, "a" + "b" and "" + "ab" have different vectors.
-        return [text_key(prefix + text if pooled else f"{prefix}\0{text}") for text in texts]
+        template = self.settings.template
+        return [text_key(template.stored_text(text, side)) for text in texts]
 
     def _space(self, store: Store | None) -> EmbeddingSpace | None:
         key = self.key()

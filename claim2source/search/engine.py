@@ -9,25 +9,21 @@ the files is a copy of the index.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
-
-import numpy as np
 
 from claim2source.core.arguments import require_path, whole_number
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.machine import release_memory, return_large_blocks
-from claim2source.core.records import Claim
-from claim2source.core.run import Failure, Result
+from claim2source.core.run import Result
 from claim2source.core.stage import Claims, as_claims
 from claim2source.core.terminal import one_line
 from claim2source.models.config import PLAIN_BERT, PREPACKED, ModelConfig
-from claim2source.search.bm25 import NO_TERM, Analyser
 from claim2source.search.dense import Dense, TextEncoder
+from claim2source.search.divided import VectorsInMemory
 from claim2source.search.files import (
     IndexFiles,
     Lock,
@@ -38,9 +34,7 @@ from claim2source.search.files import (
     read_seal,
     replaceable_files,
 )
-from claim2source.search.fuse import FusionConfig, fuse, score_missing
 from claim2source.search.lance import (
-    Hits,
     connection,
     create_index,
     id_filter,
@@ -51,16 +45,8 @@ from claim2source.search.lance import (
 )
 from claim2source.search.manifest import MANIFEST, IndexManifest
 from claim2source.search.names import PAPERS as NAME_SAMPLE
-from claim2source.search.names import name_terms, names_weight
-from claim2source.search.probes import (
-    GROUP_SIZE,
-    QUERIES,
-    TARGET,
-    best_scores,
-    chosen_probes,
-    sampled_queries,
-)
-from claim2source.search.retention import RETENTION, choose_retention
+from claim2source.search.names import names_weight
+from claim2source.search.retention import RETENTION, UNBUILT, choose_retention
 from claim2source.search.rows import (
     EVERYWHERE,
     KEYS,
@@ -68,36 +54,30 @@ from claim2source.search.rows import (
     Where,
     paper_schema,
     papers_table,
-    read_vectors,
     with_notices,
 )
+from claim2source.search.searcher import Searcher
 from claim2source.search.table import (
-    PaperTable,
-    SearchPart,
     SearchResults,
     Stats,
-    VectorsInMemory,
 )
 
 if TYPE_CHECKING:
     import pyarrow
 
+log = logging.getLogger(__name__)
 # Below so many papers every vector is compared: they are not divided.
 EXACT = 50_000
-# Weight of terms for claims in another language than the papers', without a translation: few of
-# their words are there. Chosen on the demo's train posts (docs/log.md).
-UNTRANSLATED_ALPHA = 0.4
+# New papers of an index that was never built after which its parts become one: otherwise all of
+# them would lie on the disk twice in the end.
+COMPACTED = 1_000_000
 # Papers that are read to be changed at a time.
 _UPDATES = 1024
-# Vectors for each partition that its centre is learned from.
-CENTRE_SAMPLE = 64
 # Bytes of search indexes in memory while they are built: all partitions are read then.
 BUILDING_CACHE = 2**26
-# Vectors are divided anew once the index has grown by this factor since.
-REDIVIDE = 2.0
 
 
-class Engine(PaperTable):
+class Engine(Searcher):
     """Search an index of papers, and let it grow; it is an `Index` too.
 
     What is written counts once the call has returned: a process that is killed later loses none
@@ -109,8 +89,9 @@ class Engine(PaperTable):
     """
 
     device: str | None = None
-    fusion: FusionConfig = FusionConfig()
     _encoder: TextEncoder | None = None
+    # New papers since the last compaction.
+    _unbuilt = 0
 
     def __init__(
         self,
@@ -159,7 +140,7 @@ class Engine(PaperTable):
         files.remove(f"{manifest.table}.files.json")
         for file_name in files.listed(f"{manifest.table}.lance"):
             files.remove(file_name)
-        schema = paper_schema(manifest.dimensions, manifest.sentences > 0)
+        schema = paper_schema(manifest.stored_dimensions, manifest.sentences > 0)
         with named_errors(files.uri):
             connection(files).create_table(manifest.table, schema=schema, mode="overwrite")
         manifest.write(files, options.get("name", MANIFEST))
@@ -215,9 +196,11 @@ class Engine(PaperTable):
                 )
                 raise UserError(f"{self.location}: {self.at}: {reason}") from None
             raise self._damaged(f"its table cannot be read: {short(error)}") from None
-        columns = paper_schema(manifest.dimensions, manifest.sentences > 0).names
-        has_columns = set(columns) == {*schema.names, KEYS}
-        if not has_columns or schema.field("vector").type.list_size != manifest.dimensions:
+        described = paper_schema(manifest.stored_dimensions, manifest.sentences > 0)
+        is_described = set(described.names) == {*schema.names, KEYS}
+        if is_described and manifest.stored_dimensions:
+            is_described = schema.field("vector").type.list_size == manifest.dimensions
+        if not is_described:
             raise self._damaged("its table is not the one that its manifest describes")
         if self.at is None and version < newest_version(versions):
             raise self._damaged(f"{self._folder}/_versions holds an older version's file as newest")
@@ -266,7 +249,8 @@ class Engine(PaperTable):
         self._lock.check()
 
     def close(self) -> None:
-        """Release the writer's lock; safe to call twice."""
+        """Release the writer's lock, and store what was encoded; safe to call twice."""
+        self.store_encoded()
         if self._lock is not None:
             self._lock.release()
             self._lock, self._known, self._written = None, None, 0
@@ -290,6 +274,13 @@ class Engine(PaperTable):
         else:
             with self._with_named_errors():
                 self._table.add(table)
+            self._unbuilt += len(rows)
+            if self._unbuilt >= COMPACTED and not self.manifest.papers:
+                self._unbuilt = 0
+                self.files.remove(self._seal_file)  # it names files that go now
+                with return_large_blocks(), self._with_named_errors():
+                    self._table.optimize(cleanup_older_than=UNBUILT)
+                self._ids = {}
             self._write_seal()
         release_memory()
 
@@ -375,7 +366,8 @@ class Engine(PaperTable):
         with return_large_blocks():
             with self._with_named_errors():
                 size = sum(size for size, _ in self.files.listed(self._folder).values())
-                retention = choose_retention(self._table, size, self.exact_below)
+                is_built = self.manifest.papers > 0
+                retention = choose_retention(self._table, size, self.exact_below, is_built)
                 if retention is not None:
                     self._table.optimize(cleanup_older_than=retention)
             release_memory()
@@ -404,7 +396,9 @@ class Engine(PaperTable):
         for column in ("id", "terms", "names"):
             counts_removed = self.manifest.stale and column != "id"
             if papers and (column not in names or counts_removed):
+                log.info("%s: building the search index of %s", self.location, column)
                 create_index(self._table, column)
+        log.info("%s: dividing the vectors", self.location)
         values = self._build_partitions(papers, names, say)
         sample = self.sample(papers, NAME_SAMPLE)
         weight = names_weight(sample, self.manifest.bm25, self._ids_by)
@@ -424,40 +418,6 @@ class Engine(PaperTable):
         if names:
             self.note(trained=0)
         self._write_seal()
-
-    def _build_partitions(
-        self, papers: int, names: dict[str, str], say: Callable[[str], None]
-    ) -> dict[str, Any]:
-        from lancedb.index import IvfFlat
-
-        partitions, trained = self.manifest.partitions, self.manifest.trained
-        if papers < self.exact_below:
-            divided = self._index_names().get("vector")
-            if divided is not None:
-                self._table.drop_index(divided)
-            return {"partitions": 0, "probes": 0, "recall": 1.0, "trained": 0}
-        # One partition: of an index from before small ones were held in memory.
-        if "vector" not in names or partitions < 2 or papers > REDIVIDE * trained:
-            partitions, trained = round(papers**0.5), papers
-            # Until probes are chosen readers compare all vectors: how they are divided changes.
-            self.note(partitions=0, probes=0, trained=0)
-            config = IvfFlat(
-                distance_type="dot",
-                num_partitions=partitions,
-                max_iterations=20,
-                sample_rate=CENTRE_SAMPLE,
-            )
-            self._table.create_index("vector", config=config)
-        sample = self._draw(papers, GROUP_SIZE * QUERIES, ["vector"])
-        queries = sampled_queries(read_vectors(sample["vector"]))
-        best = best_scores(queries, self._vectors())
-        depth = best.shape[1]
-        probes, recall = chosen_probes(best, partitions, partial(self._probed, queries, depth))
-        say(
-            f"{probes} of {partitions} partitions of vectors are searched: recall@{depth} "
-            f"{recall:.4f} on {len(queries)} sampled queries (at least {TARGET})"
-        )
-        return {"partitions": partitions, "probes": probes, "recall": recall, "trained": trained}
 
     def _mark_stale(self) -> None:
         """Note, before papers are removed, that the statistics still count them."""
@@ -514,67 +474,6 @@ class Engine(PaperTable):
             if not self._renewed():
                 raise
             return self._find(posts, k, where, texts)
-
-    def _find(
-        self, posts: Sequence[Claim], k: int, where: Where, texts: Sequence[str]
-    ) -> SearchResults:
-        depth = max(self.fusion.depth, k)
-        vectors: dict[str, np.ndarray] = {}
-        of_texts: dict[str, np.ndarray] = dict.fromkeys(texts, np.empty(0))
-        by_vectors = partial(self._search_by_vectors, vectors, of_texts)
-        lexical = SearchPart(self._by_terms, where)
-        dense = SearchPart(by_vectors, where)
-        # By terms while the claims are encoded: neither holds the interpreter for long.
-        with ThreadPoolExecutor(1) as pool:
-            by_terms = pool.submit(lexical.search, posts, depth)
-            second = dense.search(posts, depth)
-            first = by_terms.result()
-        failures = []
-        for claim in posts:
-            if not first.sources(claim.id, 1):
-                failures.append(Failure(claim.id, NO_TERM))
-        first = replace(first, failures=tuple(failures))
-        scored = None
-        if self.fusion.missing == "scored":
-            scored = (
-                score_missing(lexical, posts, first.run, second.run),
-                score_missing(dense, posts, second.run, first.run),
-            )
-        language = self.manifest.bm25.language
-        untranslated = [c.id for c in posts if c.lang != language and not c.translation]
-        alphas = dict.fromkeys(untranslated, UNTRANSLATED_ALPHA)
-        own = alphas if self.fusion == FusionConfig() else None
-        fused = fuse(first, second, self.fusion, k=k, scored=scored, alphas=own)
-        return SearchResults(first, second, fused, vectors, of_texts, alphas)
-
-    def _by_terms(self, claims: Sequence[Claim], where: Where, k: int) -> Mapping[str, Hits]:
-        self.manifest.check_analyser(self.manifest.bm25, self.location)
-        analyser = Analyser(self.manifest.post_terms)
-        hits: dict[str, Hits] = {}
-        for claim in claims:
-            terms, names = analyser.claim(claim), name_terms(claim.text)
-            hits[claim.id] = self.lexical(terms, k, where.within(claim.candidates), names)
-        return hits
-
-    def _search_by_vectors(
-        self,
-        vectors: dict[str, np.ndarray],
-        of_texts: dict[str, np.ndarray],
-        claims: Sequence[Claim],
-        where: Where,
-        k: int,
-    ) -> Mapping[str, Hits]:
-        """Search by the claims' vectors; at first encode them, and further texts with them."""
-        if not vectors:
-            texts = [*self.manifest.post_rendering.claim_texts(claims), *of_texts]
-            encoded, _ = self.encoder.encode(texts, "claim", store=None, progress=None)
-            ids = [claim.id for claim in claims]
-            vectors.update(zip(ids, encoded[: len(ids)], strict=True))
-            of_texts.update(zip(of_texts, encoded[len(ids) :], strict=True))
-        hits: dict[str, Hits] = {}
-        for claim in claims:
-            hits[claim.id] = self.dense(vectors[claim.id], k, where.within(claim.candidates))
-        return hits
 
 
 def open_index(location: str | Path, version: int | None = None) -> Engine:

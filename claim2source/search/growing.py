@@ -25,7 +25,14 @@ from claim2source.search.engine import Engine, open_index
 from claim2source.search.files import IndexFiles
 from claim2source.search.lance import connection, named_errors
 from claim2source.search.manifest import IndexManifest, is_engine
-from claim2source.search.rows import SPLIT, Rows, finding_sentences, half, paper_stamp
+from claim2source.search.rows import (
+    SPLIT,
+    Rows,
+    finding_sentences,
+    half,
+    no_vectors,
+    paper_stamp,
+)
 from claim2source.text import Rendering
 
 if TYPE_CHECKING:
@@ -191,7 +198,11 @@ def grow(
                     stamps.append(stamp)
             replaced = sum(paper.source.id in stamps_before for paper in new)
             if new:
-                vectors, sentences, _ = encoder.encode(new, bar)
+                vectors, sentences = no_vectors(len(new)), None
+                if manifest.encoded_first:
+                    bar.update(len(new))
+                else:
+                    vectors, sentences, _ = encoder.encode(new, bar)
                 words = analyser.sources([paper.source for paper in new])
                 terms = [" ".join(listed) for listed in words]
                 engine.upsert(Rows(new, terms, vectors, stamps, sentences), replaced > 0)
@@ -275,14 +286,18 @@ def grow_engine(location: str | Path, sources: Sequence[Source], model: Model = 
 
 
 def open_for_writing(
-    location: str | Path, dense: Dense, bm25: BM25 | None = None, sentences: bool = True
+    location: str | Path,
+    dense: Dense,
+    bm25: BM25 | None = None,
+    sentences: bool = True,
+    vectors: bool = True,
 ) -> Engine:
     """Open an index to write to it, or make an empty one; it is locked.
 
     Raises `UserError` if other settings than `bm25` made it.
     """
     if not is_engine(location):
-        return Engine.create(location, IndexManifest.of(dense, bm25, sentences))
+        return Engine.create(location, IndexManifest.of(dense, bm25, sentences, vectors))
     engine = open_index(location)
     engine.lock()
     try:
@@ -310,9 +325,13 @@ def re_encode(
     """
     engine.lock()
     files, old = engine.files, engine.manifest
-    manifest = IndexManifest.of(dense, old.bm25, old.sentences > 0)
+    manifest = IndexManifest.of(dense, old.bm25, old.sentences > 0, not old.encoded_first)
     if manifest.model_hash == old.model_hash:
         raise UserError(f"{engine.location}: this model made it already")
+    if old.encoded_first:  # nothing is stored by a model
+        old.write(files, PREVIOUS)
+        _with_model(old, manifest).write(files)
+        return open_index(files.uri)
     table = _free_table(files, manifest, old)
     new = _table_beside(files, replace(manifest, table=table))
     new.share_lock(engine)
@@ -336,6 +355,18 @@ def re_encode(
     files.remove(NEXT)
     remove_tables(files, but=(old.table, table))
     return open_index(files.uri)
+
+
+def _with_model(manifest: IndexManifest, made_by: IndexManifest) -> IndexManifest:
+    """Name the model of another manifest, and its abstention, for the same papers."""
+    return replace(
+        manifest,
+        encoders=made_by.encoders,
+        model=made_by.model,
+        rendering=made_by.rendering,
+        dimensions=made_by.dimensions,
+        abstain=made_by.abstain,
+    )
 
 
 def _table_beside(files: IndexFiles, manifest: IndexManifest) -> Engine:
@@ -396,10 +427,14 @@ def undo_re_encoding(engine: Engine) -> IndexManifest:
     engine.lock()
     if engine.files.read(PREVIOUS) is None:
         raise InputError(engine.location, reason="no --re_encode has replaced anything here")
-    before = Engine.open(engine.files.uri, name=PREVIOUS)  # its table must be whole
+    before = IndexManifest.read(engine.files, PREVIOUS)
+    if before.table == engine.manifest.table:
+        before = _with_model(engine.manifest, before)
+    else:
+        before = Engine.open(engine.files.uri, name=PREVIOUS).manifest  # its table must be whole
     engine.manifest.write(engine.files, PREVIOUS)
-    before.manifest.write(engine.files)
-    return before.manifest
+    before.write(engine.files)
+    return before
 
 
 def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

@@ -12,9 +12,13 @@ RETENTION = timedelta(days=7)
 CROWDED = ((3, timedelta(seconds=5)), (2, timedelta(minutes=1)))
 # Bytes that old versions may have in any case, and parts that a table is written in.
 SPARE, _MOST_PARTS = 2**18, 16
+# The parts of an index that was never built: it is not whole yet, and who reads one begins again.
+UNBUILT = timedelta(milliseconds=1)
 
 
-def choose_retention(table: Any, size: int, exact_below: int) -> timedelta | None:
+def choose_retention(
+    table: Any, size: int, exact_below: int, is_built: bool = True
+) -> timedelta | None:
     """Choose how long old versions stay when the table is compacted; None if it need not be.
 
     `size` is that of all its files in bytes. To compact is to write everything again: an index of
@@ -24,7 +28,7 @@ def choose_retention(table: Any, size: int, exact_below: int) -> timedelta | Non
     stats = table.stats()
     papers = stats["num_rows"]
     if papers >= exact_below:
-        return RETENTION
+        return RETENTION if is_built else UNBUILT
     for times, retention in CROWDED:
         if size - SPARE > times * stats["total_bytes"] and _oldest_age(table) > retention:
             return retention

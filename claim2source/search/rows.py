@@ -83,6 +83,8 @@ EVERYWHERE = Where()
 class Rows:
     """Papers as an engine stores them: terms between spaces, vectors [papers, d] float16.
 
+    An index without vectors has those of length 0.
+
     `sentences` are the vectors of each paper's findings, [findings, d] float16; None if the
     index keeps none.
     """
@@ -144,16 +146,21 @@ def venue_key(venue: str) -> str:
     return " ".join(nfkc(venue).casefold().split())
 
 
-def paper_columns(sentences: bool) -> list[str]:
+def paper_columns(sentences: bool, vectors: bool = True) -> list[str]:
     """List the columns of a paper that `read_rows` needs."""
-    columns = [*PAPER, "stamp", "terms", "vector"]
+    columns = [*PAPER, "stamp", "terms"]
+    if vectors:
+        columns.append("vector")
     if sentences:
         columns.append(SENTENCES)
     return columns
 
 
 def paper_schema(dimensions: int, sentences: bool = False) -> pyarrow.Schema:
-    """Name the columns of papers, with vectors of this length, also of their sentences."""
+    """Name the columns of papers, with vectors of this length, also of their sentences.
+
+    There is none of vectors if these have no `dimensions`.
+    """
     import pyarrow as pa
 
     kinds: dict[str, pa.DataType] = {}
@@ -163,7 +170,8 @@ def paper_schema(dimensions: int, sentences: bool = False) -> pyarrow.Schema:
     kinds["day"] = pa.int32()
     kinds[KEYS] = pa.list_(pa.int64())
     # LanceDB compares them several at a time, on most processors numbers of 16 bits one by one.
-    kinds["vector"] = pa.list_(pa.float32(), dimensions)
+    if dimensions:
+        kinds["vector"] = pa.list_(pa.float32(), dimensions)
     if sentences:
         kinds[SENTENCES] = pa.binary()
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in kinds.items()])
@@ -176,6 +184,8 @@ def papers_table(rows: Rows, schema: pyarrow.Schema) -> pyarrow.Table:
     columns = _text_columns(rows.papers)
     columns["stamp"] = list(rows.stamps)
     columns["terms"] = list(rows.terms)
+    if "vector" not in schema.names:
+        return pa.table([columns[field.name] for field in schema], schema=schema)
     kind = schema.field("vector").type
     dimensions = kind.list_size
     if rows.vectors.dtype != np.float16 or rows.vectors.shape[1:] != (dimensions,):
@@ -226,10 +236,17 @@ def read_vectors(column: Any) -> np.ndarray:
     return flat.reshape(len(column), column.type.list_size)
 
 
+def no_vectors(papers: int) -> np.ndarray:
+    """Make the vectors of papers in an index that stores none, [papers, 0]."""
+    return np.empty((papers, 0), np.float16)
+
+
 def read_rows(batch: pyarrow.RecordBatch) -> Rows:
     """Read papers of `paper_columns`."""
     listed = batch.select([*PAPER, "stamp", "terms"]).to_pylist()
-    vectors = read_vectors(batch["vector"]).astype(np.float16)
+    vectors = no_vectors(len(listed))
+    if "vector" in batch.schema.names:
+        vectors = read_vectors(batch["vector"]).astype(np.float16)
     sentences: list[np.ndarray] | None = None
     if SENTENCES in batch.schema.names:
         sentences = []

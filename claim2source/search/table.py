@@ -1,7 +1,6 @@
-"""Read the papers of an index: by terms, by vectors, by ids, one after another.
+"""Read the papers of an index: by terms and by ids, one after another.
 
-The vectors of a small index are held in memory: LanceDB would read them for each search. The best
-sums of words and names are found without ranking by the sum.
+The best sums of words and names are found without ranking by the sum.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from claim2source.search.lance import (
     ADVICE,
     Hits,
     connection,
-    expression,
     filtered,
     id_filter,
     named_errors,
@@ -45,7 +43,6 @@ from claim2source.search.rows import (
     paper_columns,
     read_half_vectors,
     read_rows,
-    read_vectors,
     to_paper,
 )
 from claim2source.search.topk import candidate_pool
@@ -60,8 +57,6 @@ _MOST_IDS = 200_000
 # Papers after which a writer holds the hashes of all ids, so that it need not look them up: 65 MB
 # for a million.
 _MANY = 16_384
-# Bytes of vectors that each process holds at most: 50,000 papers of 670 numbers.
-_MOST_BYTES = 2**27
 # Rows and their scores, best first: of all rows the best so many, or those of some rows.
 Ranked = tuple[np.ndarray, np.ndarray]
 Ranking = Callable[[int, np.ndarray | None], Ranked]
@@ -76,7 +71,7 @@ class SearchResults:
 
     `texts` are the vectors of further texts that were encoded with the claims. `alphas` are the
     weights of terms for claims in another language than the papers', without a translation, where
-    nobody chose one.
+    nobody chose one. `unencoded` says why nothing was ranked by vectors, "" if something was.
     """
 
     lexical: Result
@@ -85,6 +80,7 @@ class SearchResults:
     vectors: Mapping[str, np.ndarray]
     texts: Mapping[str, np.ndarray] = field(default_factory=dict)
     alphas: Mapping[str, float] = field(default_factory=dict)
+    unencoded: str = ""
 
     def __repr__(self) -> str:
         return one_line(self, claims=len(self.fused.run.claim_ids), rows=len(self.fused.run))
@@ -109,59 +105,6 @@ class SearchPart:
         return Result(run, cost=Cost(time.perf_counter() - started, len(posts)))
 
 
-@dataclass(frozen=True, eq=False)
-class VectorsInMemory:
-    """Vectors of a table's version in float32, [rows, d], in the order of row numbers.
-
-    A table that is too large has none: `is_small` says so. It never changes, so that threads may
-    share it.
-    """
-
-    version: int = -1
-    is_small: bool = False
-    rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint64))
-    vectors: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.float32))
-
-    def updated(self, table: Any, below: int) -> VectorsInMemory:
-        """Read a table's version that is a new one, if it has fewer than `below` papers."""
-        version = table.version
-        if version == self.version:
-            return self
-        papers = table.count_rows()
-        width = table.schema.field("vector").type.list_size
-        if papers >= below or 4 * papers * width > _MOST_BYTES:
-            return VectorsInMemory(version)
-        query = table.search().select(["vector"]).with_row_id(True)
-        read = query.limit(None).to_arrow()
-        rows = read["_rowid"].to_numpy()
-        vectors = read_vectors(read["vector"]).astype(np.float32, copy=False)
-        if (rows[1:] < rows[:-1]).any():
-            order = np.argsort(rows)
-            rows, vectors = rows[order], vectors[order]
-        return VectorsInMemory(version, True, rows, vectors)
-
-    def best(
-        self, vector: np.ndarray, k: int, allowed: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Find the best `k` rows by inner product, of those `allowed`; equal ones by number."""
-        rows, vectors = self.rows, self.vectors
-        if allowed is not None:
-            is_allowed = np.isin(rows, allowed, assume_unique=True)
-            positions = np.flatnonzero(is_allowed)
-            rows, vectors = rows[positions], vectors[positions]
-        if not len(rows):
-            return rows, np.empty(0, np.float32)
-        # Not by `@`, whose threads take longer than the work.
-        scores = np.einsum("nd,d->n", vectors, vector.astype(np.float32))
-        lowest = -np.inf
-        if k < len(rows):
-            lowest = np.partition(scores, -k)[-k]
-        candidates = np.flatnonzero(scores >= lowest)
-        order = np.lexsort((rows[candidates], -scores[candidates]))
-        top = candidates[order][:k]
-        return rows[top], scores[top]
-
-
 @dataclass(frozen=True)
 class Stats:
     """Count an index's papers, those written since the last build, and its bytes on disk."""
@@ -172,7 +115,7 @@ class Stats:
 
 
 class PaperTable:
-    """Read and search the papers of a table by their terms, their vectors and their ids."""
+    """Read and search the papers of a table by their terms and their ids."""
 
     files: IndexFiles
     manifest: IndexManifest
@@ -183,7 +126,6 @@ class PaperTable:
     _row_numbers: dict[str, int]
     # Ids of listed rows: LanceDB never gives a row's number to another one.
     _ids: dict[int, str]
-    _in_memory: VectorsInMemory
     # Of a writer that has written many; None: any may be there.
     _known: set[int] | None = None
     _written = 0
@@ -217,60 +159,6 @@ class PaperTable:
     def _index_names(self) -> dict[str, str]:
         return {index.columns[0]: index.name for index in self._table.list_indices()}
 
-    def dense(
-        self, vector: np.ndarray, k: int, where: Where = EVERYWHERE, exact: bool = False
-    ) -> Hits:
-        """Find the best `k` papers by inner product with a vector [d].
-
-        Of the papers that a filter leaves all are compared if that takes less, or with `exact`.
-        """
-        if k < 1 or where.ids == ():
-            return []
-        probes = 0 if exact else self._probes(where)
-        if not probes:
-            with self._with_named_errors():
-                held = self._in_memory.updated(self._table, self.exact_below)
-                self._in_memory = held
-                if held.is_small:
-                    allowed = None
-                    if where != EVERYWHERE:
-                        allowed = row_numbers(self._table, where)
-                    return self._hits(*held.best(vector, k, allowed))
-        return self._nearest(vector, k, where, probes)
-
-    def _probes(self, where: Where) -> int:
-        """Return how many partitions are searched among the papers of a filter; 0: all papers."""
-        manifest = self.manifest
-        if manifest.partitions < 2 or not manifest.probes:
-            return 0
-        condition = expression(where)
-        if condition is None:
-            return manifest.probes
-        with self._with_named_errors():
-            remaining = self._table.count_rows(condition.to_sql())
-        if remaining < self.exact_below:
-            return 0
-        # The best k of a tenth of the papers lie as far away as the best 10 k of all.
-        probes = round(manifest.probes * manifest.papers / remaining)
-        if probes * manifest.papers >= remaining * manifest.partitions:
-            return 0
-        return probes
-
-    def _nearest(self, vector: np.ndarray, k: int, where: Where, probes: int) -> Hits:
-        """Search `probes` partitions, and more if they have fewer than k papers; 0: all."""
-        with self._with_named_errors():
-            query = self._table.search(vector.astype(np.float32), vector_column_name="vector")
-            query = query.distance_type("dot").limit(k).select(["_distance"])
-            query = filtered(query.with_row_id(True), where)
-            query = query.nprobes(probes) if probes else query.bypass_vector_index()
-            rows = query.to_arrow()
-        partitions = self.manifest.partitions
-        if probes and len(rows) < k and probes < partitions:
-            return self._nearest(vector, k, where, min(2 * probes, partitions))
-        # LanceDB's distance is 1 - the inner product.
-        scores = 1 - numbers(rows, "_distance")
-        return self._hits(rows["_rowid"].to_numpy(), scores)
-
     def _hits(self, rows: np.ndarray, scores: np.ndarray) -> Hits:
         """Name the papers in rows of these numbers."""
         listed: list[int] = rows.tolist()
@@ -292,21 +180,6 @@ class PaperTable:
             self._row_numbers[key] = row
             hits.append((key, score))
         return hits
-
-    def _probed(self, queries: np.ndarray, k: int, probes: int, step: int) -> list[np.ndarray]:
-        """Search with every `step`-th vector [n, d] at once; return the best scores of each."""
-        queries = queries[::step]
-        with self._with_named_errors():
-            query = self._table.search(queries, vector_column_name="vector").distance_type("dot")
-            table = query.limit(k).select(["id", "_distance"]).nprobes(probes).to_arrow()
-        rows = table["query_index"].to_numpy()
-        scores = 1 - numbers(table, "_distance")
-        return [scores[rows == row] for row in range(len(queries))]
-
-    def _vectors(self) -> Iterator[np.ndarray]:
-        query = self._table.search().select(["vector"]).limit(None)
-        for batch in query.to_batches(8_192):
-            yield read_vectors(batch["vector"])
 
     def lexical(
         self,
@@ -428,7 +301,8 @@ class PaperTable:
 
     def rows(self, size: int = 2048) -> Iterator[Rows]:
         """Yield everything that is stored, as of now."""
-        columns = paper_columns(self.manifest.sentences > 0)
+        has_vectors = self.manifest.stored_dimensions > 0
+        columns = paper_columns(self.manifest.sentences > 0, has_vectors)
         with self._with_named_errors():
             query = self._table.search().select(columns).limit(None)
             yield from map(read_rows, query.to_batches(size))

@@ -234,6 +234,7 @@ def add_api(app: FastAPI, service: Service) -> None:
             waiting=batcher.waiting,
             places=batcher.capacity,
             untranslated=batcher.finder.untranslated,
+            unencoded=batcher.finder.unencoded.total(),
         )
 
 

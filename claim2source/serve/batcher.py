@@ -16,6 +16,7 @@ from math import ceil
 from claim2source.core.errors import UserError
 from claim2source.data.posts import Post
 from claim2source.find.finder import Answer, Finder
+from claim2source.search.on_demand import unencoded_summary
 from claim2source.search.rows import Where
 from claim2source.text.language import likeliest
 
@@ -208,11 +209,14 @@ class RequestBatcher:
         # Posts of several askers may have the same ids.
         numbered = [replace(post, id=str(number)) for number, post in enumerate(posts)]
         failed = self.finder.untranslated
+        unencoded = self.finder.unencoded.total()
         answers = self.finder.find(numbered, jobs[0].k, jobs[0].where)
         if self.finder.untranslated > failed:
             # What a program says may quote a post.
             assert self.finder.translators is not None
             log.warning("%s", self.finder.translators.summary(quotes=False))
+        if self.finder.unencoded.total() > unencoded:
+            log.warning("%s", unencoded_summary(self.finder.unencoded))
         seconds = (time.monotonic() - started) / len(posts)
         self._pace = 0.8 * self._pace + 0.2 * seconds
         own_answers = []

@@ -353,6 +353,9 @@ class Health(BaseModel):
     untranslated: Annotated[
         int, Field(description="posts so far that the translator failed for; searched as they are")
     ]
+    unencoded: Annotated[
+        int, Field(description="posts so far whose papers could not be encoded; ranked by words")
+    ]
 
 
 class Problem(BaseModel):

@@ -54,6 +54,8 @@ class OpenedSystem:
         if isinstance(first.retriever, Hybrid):
             engine.fusion = first.retriever.fusion
         require(not system.is_fit, "system", system.name, "nothing to fit: an index has no claims")
+        has_terms = not (engine.manifest.encoded_first and isinstance(first.retriever, Dense))
+        require(has_terms, "system", system.name, "bm25 or hybrid: the index stores no vectors")
         for part in first.parts or (first,):
             own = part.retriever
             is_dense = isinstance(own, Dense) and isinstance(own.model, ModelConfig)

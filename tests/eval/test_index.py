@@ -17,7 +17,7 @@ from claim2source.core.validate import validated
 from claim2source.data.beir import write_beir
 from claim2source.data.loading import load
 from claim2source.find.abstention import AbstainModel
-from claim2source.find.index import process_shard
+from claim2source.find.processes import process_shard
 from claim2source.search.engine import Engine, open_index
 from tests.search.engines import read_any_manifest
 from tests.training.small import say_pooling

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from claim2source.search import engine as engine_module
 from claim2source.search import retention as retention_module
 from claim2source.search.engine import Engine, open_index
 from tests.search.engines import Corpus, read_any_manifest
@@ -62,4 +63,29 @@ def test_a_small_update_writes_little(tmp_path: Path) -> None:
     engine.upsert(CORPUS.rows(range(51, 60)))
     engine.build()
     engine.close()
+    assert open_index(folder).stats().papers == 60
+
+
+def test_a_first_run_leaves_every_paper_on_the_disk_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "COMPACTED", 20)
+    folder = tmp_path / "idx"
+    engine = Engine.create(folder, read_any_manifest(), exact_below=30)
+    counts = []
+    reader = None
+    for start in range(0, 60, 10):
+        engine.upsert(CORPUS.rows(range(start, start + 10)))
+        counts.append(len(engine.files.listed("papers.lance/data")))
+        reader = reader or open_index(folder)
+    assert counts == [1, 1, 2, 1, 2, 1]
+    engine.build()
+    assert len(engine.files.listed("papers.lance/data")) == 1
+    # It was opened before its files went.
+    assert reader is not None and len(reader.fetch(["p1", "p59"])) == 2
+    # From then on old versions stay.
+    engine.upsert(CORPUS.rows([3]))
+    engine.build()
+    engine.close()
+    assert len(engine.files.listed("papers.lance/data")) > 1
     assert open_index(folder).stats().papers == 60

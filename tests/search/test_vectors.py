@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from lancedb.index import IvfFlat
 
-from claim2source.search import table as in_memory
+from claim2source.search import divided as in_memory
 from claim2source.search.engine import Engine
 from tests.search.engines import NEAR, WIDTH, Corpus, read_any_manifest
 
@@ -60,3 +60,24 @@ def test_an_older_index_of_one_partition_is_divided_once_it_is_large(tmp_path: P
     assert engine.manifest.partitions == 10
     assert len(engine.dense(np.ones(WIDTH), 110)) == 110
     engine.close()
+
+
+def test_quantised_vectors_rank_as_full_ones(tmp_path: Path) -> None:
+    corpus = Corpus.drawn(400)
+    engine = Engine.create(tmp_path / "index", read_any_manifest(), exact_below=100)
+    engine.quantised_from = 300
+    engine.upsert(corpus.rows(range(400)))
+    engine.build()
+    assert engine.manifest.refined and engine.manifest.recall >= 0.97
+    query = np.random.default_rng(1).normal(size=WIDTH)
+    exact = dict(engine.dense(query, 400, exact=True))
+    found = engine.dense(query, 20)
+    best = sorted(exact, key=lambda key: -exact[key])[:20]
+    assert len({key for key, _ in found} & set(best)) >= 18
+    # They are scored in full.
+    assert [score for _, score in found] == pytest.approx(
+        [exact[key] for key, _ in found], abs=NEAR
+    )
+    engine.close()
+    reader = Engine.open(tmp_path / "index")
+    assert reader.dense(query, 20) == found

@@ -46,6 +46,7 @@ def messages() -> list[str]:
         answer = replace(ANSWER, verdict=verdict, present=present, measured=tenth)  # type: ignore[arg-type]
         texts += [headline(answer), next_step(answer), *notes(answer)]
     texts += notes(replace(ANSWER, untranslated=True))
+    texts += notes(replace(ANSWER, unencoded=True))
     texts += [headline(replace(ANSWER, matches=())), next_step(replace(ANSWER, matches=()))]
     texts += [str(refusal["description"]) for refusal in app.REFUSALS.values()]
     for module in (access, app, batcher, marking, page, table):

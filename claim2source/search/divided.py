@@ -1,0 +1,219 @@
+"""Search an index's papers by their vectors, and divide those of a large index.
+
+The vectors of a small index are held in memory: LanceDB would read them for each search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from claim2source.core.errors import UserError
+from claim2source.search.lance import Hits, expression, filtered, numbers
+from claim2source.search.probes import (
+    GROUP_SIZE,
+    QUERIES,
+    TARGET,
+    best_scores,
+    chosen_probes,
+    sampled_queries,
+)
+from claim2source.search.rows import EVERYWHERE, Where, read_vectors
+from claim2source.search.table import PaperTable, row_numbers
+
+# Bytes of vectors that each process holds at most: 50,000 papers of 670 numbers.
+_MOST_BYTES = 2**27
+# Vectors for each partition that its centre is learned from.
+CENTRE_SAMPLE = 64
+# Vectors are divided anew once the index has grown by this factor since.
+REDIVIDE = 2.0
+# Papers from which on partitions hold 8-bit numbers; of the best by these so many times as are
+# wanted are compared in full. Of 15,000 made-up vectors all of which were compared, recall@100 was
+# 0.988 without that, 1.000 with twice as many; of single bits (RQ) 0.60 with four times as many.
+QUANTISED = 2_000_000
+REFINED = 2
+
+
+@dataclass(frozen=True, eq=False)
+class VectorsInMemory:
+    """Vectors of a table's version in float32, [rows, d], in the order of row numbers.
+
+    A table that is too large has none: `is_small` says so. It never changes, so that threads may
+    share it.
+    """
+
+    version: int = -1
+    is_small: bool = False
+    rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint64))
+    vectors: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.float32))
+
+    def updated(self, table: Any, below: int) -> VectorsInMemory:
+        """Read a table's version that is a new one, if it has fewer than `below` papers."""
+        version = table.version
+        if version == self.version:
+            return self
+        papers = table.count_rows()
+        width = table.schema.field("vector").type.list_size
+        if papers >= below or 4 * papers * width > _MOST_BYTES:
+            return VectorsInMemory(version)
+        query = table.search().select(["vector"]).with_row_id(True)
+        read = query.limit(None).to_arrow()
+        rows = read["_rowid"].to_numpy()
+        vectors = read_vectors(read["vector"]).astype(np.float32, copy=False)
+        if (rows[1:] < rows[:-1]).any():
+            order = np.argsort(rows)
+            rows, vectors = rows[order], vectors[order]
+        return VectorsInMemory(version, True, rows, vectors)
+
+    def best(
+        self, vector: np.ndarray, k: int, allowed: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Find the best `k` rows by inner product, of those `allowed`; equal ones by number."""
+        rows, vectors = self.rows, self.vectors
+        if allowed is not None:
+            is_allowed = np.isin(rows, allowed, assume_unique=True)
+            positions = np.flatnonzero(is_allowed)
+            rows, vectors = rows[positions], vectors[positions]
+        if not len(rows):
+            return rows, np.empty(0, np.float32)
+        # Not by `@`, whose threads take longer than the work.
+        scores = np.einsum("nd,d->n", vectors, vector.astype(np.float32))
+        lowest = -np.inf
+        if k < len(rows):
+            lowest = np.partition(scores, -k)[-k]
+        candidates = np.flatnonzero(scores >= lowest)
+        order = np.lexsort((rows[candidates], -scores[candidates]))
+        top = candidates[order][:k]
+        return rows[top], scores[top]
+
+
+class VectorTable(PaperTable):
+    """Search the papers of a table by their vectors too."""
+
+    # So many papers have vectors of 8-bit numbers in their partitions, a quarter of the size.
+    quantised_from = QUANTISED
+    _in_memory: VectorsInMemory
+
+    def dense(
+        self, vector: np.ndarray, k: int, where: Where = EVERYWHERE, exact: bool = False
+    ) -> Hits:
+        """Find the best `k` papers by inner product with a vector [d].
+
+        Of the papers that a filter leaves all are compared if that takes less, or with `exact`.
+        """
+        if self.manifest.encoded_first:
+            raise UserError(f"{self.location}: the index stores no vectors")
+        if k < 1 or where.ids == ():
+            return []
+        probes = 0 if exact else self._probes(where)
+        if not probes:
+            with self._with_named_errors():
+                held = self._in_memory.updated(self._table, self.exact_below)
+                self._in_memory = held
+                if held.is_small:
+                    allowed = None
+                    if where != EVERYWHERE:
+                        allowed = row_numbers(self._table, where)
+                    return self._hits(*held.best(vector, k, allowed))
+        return self._nearest(vector, k, where, probes)
+
+    def _probes(self, where: Where) -> int:
+        """Return how many partitions are searched among the papers of a filter; 0: all papers."""
+        manifest = self.manifest
+        if manifest.partitions < 2 or not manifest.probes:
+            return 0
+        condition = expression(where)
+        if condition is None:
+            return manifest.probes
+        with self._with_named_errors():
+            remaining = self._table.count_rows(condition.to_sql())
+        if remaining < self.exact_below:
+            return 0
+        # The best k of a tenth of the papers lie as far away as the best 10 k of all.
+        probes = round(manifest.probes * manifest.papers / remaining)
+        if probes * manifest.papers >= remaining * manifest.partitions:
+            return 0
+        return probes
+
+    def _nearest(self, vector: np.ndarray, k: int, where: Where, probes: int) -> Hits:
+        """Search `probes` partitions, and more if they have fewer than k papers; 0: all."""
+        with self._with_named_errors():
+            query = self._table.search(vector.astype(np.float32), vector_column_name="vector")
+            query = query.distance_type("dot").limit(k).select(["_distance"])
+            query = filtered(query.with_row_id(True), where)
+            query = query.nprobes(probes) if probes else query.bypass_vector_index()
+            if probes and self.manifest.refined:
+                query = query.refine_factor(self.manifest.refined)
+            rows = query.to_arrow()
+        partitions = self.manifest.partitions
+        if probes and len(rows) < k and probes < partitions:
+            return self._nearest(vector, k, where, min(2 * probes, partitions))
+        # LanceDB's distance is 1 - the inner product.
+        scores = 1 - numbers(rows, "_distance")
+        return self._hits(rows["_rowid"].to_numpy(), scores)
+
+    def _probed(self, queries: np.ndarray, k: int, probes: int, step: int) -> list[np.ndarray]:
+        """Search with every `step`-th vector [n, d] at once; return the best scores of each."""
+        queries = queries[::step]
+        with self._with_named_errors():
+            query = self._table.search(queries, vector_column_name="vector").distance_type("dot")
+            query = query.limit(k).select(["id", "_distance"]).nprobes(probes)
+            if self.manifest.refined:
+                query = query.refine_factor(self.manifest.refined)
+            table = query.to_arrow()
+        rows = table["query_index"].to_numpy()
+        scores = 1 - numbers(table, "_distance")
+        return [scores[rows == row] for row in range(len(queries))]
+
+    def vectors(self, where: Where = EVERYWHERE) -> Iterator[np.ndarray]:
+        """Yield the vectors of all papers, or of those of a filter, [papers, d] each time."""
+        query = filtered(self._table.search().select(["vector"]), where).limit(None)
+        with self._with_named_errors():
+            for batch in query.to_batches(8_192):
+                yield read_vectors(batch["vector"])
+
+    def _build_partitions(
+        self, papers: int, names: dict[str, str], say: Callable[[str], None]
+    ) -> dict[str, Any]:
+        from lancedb.index import IvfFlat, IvfSq
+
+        partitions, trained = self.manifest.partitions, self.manifest.trained
+        if papers < self.exact_below or self.manifest.encoded_first:
+            divided = self._index_names().get("vector")
+            if divided is not None:
+                self._table.drop_index(divided)
+            return {"partitions": 0, "probes": 0, "recall": 1.0, "trained": 0, "refined": 0}
+        # One partition: of an index from before small ones were held in memory.
+        if "vector" not in names or partitions < 2 or papers > REDIVIDE * trained:
+            partitions, trained = round(papers**0.5), papers
+            kind: Any = IvfFlat
+            refined = 0
+            if papers >= self.quantised_from:
+                kind, refined = IvfSq, REFINED
+            # Until probes are chosen readers compare all vectors: how they are divided changes.
+            self.note(partitions=0, probes=0, trained=0, refined=refined)
+            config = kind(
+                distance_type="dot",
+                num_partitions=partitions,
+                max_iterations=20,
+                sample_rate=CENTRE_SAMPLE,
+            )
+            self._table.create_index("vector", config=config)
+        sample = self._draw(papers, GROUP_SIZE * QUERIES, ["vector"])
+        queries = sampled_queries(read_vectors(sample["vector"]))
+        best = best_scores(queries, self.vectors())
+        depth = best.shape[1]
+        probes, recall = chosen_probes(best, partitions, partial(self._probed, queries, depth))
+        say(
+            f"{probes} of {partitions} partitions of vectors are searched: recall@{depth} "
+            f"{recall:.4f} on {len(queries)} sampled queries (at least {TARGET})"
+        )
+        return {"partitions": partitions, "probes": probes, "recall": recall, "trained": trained}
+
+    def note(self, **values: Any) -> None:
+        """Write values into the manifest."""
+        raise NotImplementedError

@@ -1,0 +1,169 @@
+"""Encode papers of an index without vectors when a post is asked about, each of them once."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from claim2source.core.errors import UserError
+from claim2source.core.records import Claim
+from claim2source.core.run import Cost, Failure, Result, Run
+from claim2source.data.papers import Paper
+from claim2source.data.store import EmbeddingSpace, Store, text_key
+from claim2source.search.bm25 import NO_TERM
+from claim2source.search.dense import TextEncoder
+from claim2source.search.lance import Hits
+from claim2source.search.rows import half
+from claim2source.search.topk import candidate_pool
+
+# Bytes of vectors that a process remembers: 170,000 papers of 384 numbers.
+_MOST_BYTES = 2**27
+# New vectors that are written to the store in one file, at least until it is closed.
+_FILE = 1024
+# Characters of a model's error that are quoted.
+_LONGEST = 200
+
+
+def unencoded_summary(reasons: Counter[str]) -> str:
+    """Count the posts whose papers could not be encoded, with the reasons."""
+    lines = [f"{reason} ({count})" for reason, count in reasons.most_common(3)]
+    return f"{reasons.total()} posts were ranked by words alone: {'; '.join(lines)}"
+
+
+class UnencodedError(Exception):
+    """Report in one line that texts cannot be encoded now: the search by terms stays."""
+
+
+@contextmanager
+def encoding() -> Iterator[None]:
+    """Report whatever a model raises as `UnencodedError`."""
+    try:
+        yield
+    except UserError as error:
+        raise UnencodedError(str(error)) from error
+    except Exception as error:
+        # A GPU without memory, files that went, a model with code of its own.
+        line = " ".join(str(error).split())[:_LONGEST]
+        raise UnencodedError(line or type(error).__name__) from error
+
+
+class PaperVectors:
+    """Encode texts of papers, and remember the vectors by text, in the store too if there is one.
+
+    Vectors are rounded to float16, as an index stores them.
+    """
+
+    def __init__(self, encoder: TextEncoder, store: Store | None = None) -> None:
+        self.encoder = encoder
+        source: Any = encoder.source_encoder or encoder
+        self._template = source.settings.template
+        self._held: OrderedDict[bytes, np.ndarray] = OrderedDict()
+        self._new: dict[bytes, np.ndarray] = {}
+        self._space: EmbeddingSpace | None = None
+        made_by = source.key()
+        if store is not None and made_by is not None:
+            self._space = store.space(made_by, getattr(source, "name", ""), source.dimensions)
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """Return the vectors of texts, [texts, d] float32."""
+        keys = [text_key(self._template.stored_text(text, "source")) for text in texts]
+        vectors: dict[bytes, np.ndarray] = {}
+        missing: dict[bytes, str] = {}
+        for key, text in zip(keys, texts, strict=True):
+            if key in self._held:
+                self._held.move_to_end(key)
+                vectors[key] = self._held[key]
+            else:
+                missing[key] = text
+        made = self._read(missing) | self._make(missing)
+        for key, vector in made.items():
+            self._held[key] = vector
+        vectors |= made
+        while sum_bytes(self._held) > _MOST_BYTES:
+            self._held.popitem(last=False)
+        return np.stack([vectors[key] for key in keys]).astype(np.float32)
+
+    def _read(self, missing: dict[bytes, str]) -> dict[bytes, np.ndarray]:
+        """Read what the store has, and take it from what is missing."""
+        if self._space is None or not missing:
+            return {}
+        keys = list(missing)
+        absent = set(self._space.missing(keys))
+        stored = [key for place, key in enumerate(keys) if place not in absent]
+        read = dict(zip(stored, half(self._space.get(stored)), strict=True))
+        for key in stored:
+            del missing[key]
+        return read
+
+    def _make(self, missing: Mapping[bytes, str]) -> dict[bytes, np.ndarray]:
+        if not missing:
+            return {}
+        texts = list(missing.values())
+        encoded, _ = self.encoder.encode(texts, "source", store=None, progress=None)
+        if self._space is not None:
+            self._new.update(zip(missing, encoded, strict=True))
+            if len(self._new) >= _FILE:
+                self.flush()
+        return dict(zip(missing, half(encoded), strict=True))
+
+    def flush(self) -> None:
+        """Write new vectors to the store."""
+        if self._space is not None and self._new:
+            self._space.put(list(self._new), np.stack(list(self._new.values())))
+        self._new = {}
+
+
+def sum_bytes(held: Mapping[bytes, np.ndarray]) -> int:
+    """Sum the bytes of vectors of one length."""
+    return len(held) * next(iter(held.values())).nbytes if held else 0
+
+
+def rank_first(
+    claims: Sequence[Claim],
+    listed: Run,
+    count: int,
+    papers: Mapping[str, Paper],
+    vectors: Mapping[str, np.ndarray],
+    encode: Callable[[Sequence[Paper]], np.ndarray],
+) -> Result:
+    """Rank the first `count` papers of each claim's list by their vectors, which `encode` gives.
+
+    `vectors` are the claims' own. A claim without any such paper fails. Raises `UnencodedError`.
+    """
+    started = time.perf_counter()
+    firsts: dict[str, list[str]] = {}
+    for claim in claims:
+        ids = listed.sources(claim.id, count)
+        firsts[claim.id] = [key for key in ids if key in papers]
+    distinct = list(dict.fromkeys(key for ids in firsts.values() for key in ids))
+    row = {key: number for number, key in enumerate(distinct)}
+    encoded = np.empty((0, 0), np.float32)
+    if distinct:
+        with encoding():
+            encoded = encode([papers[key] for key in distinct])
+    lists: dict[str, Hits] = {}
+    failures = []
+    for claim_id, ids in firsts.items():
+        lists[claim_id] = []
+        if not ids:
+            failures.append(Failure(claim_id, NO_TERM))
+            continue
+        scores = encoded[[row[key] for key in ids]] @ vectors[claim_id].astype(np.float32)
+        # Equal ones stay in the order of their terms.
+        for place in np.argsort(-scores, kind="stable").tolist():
+            lists[claim_id].append((ids[place], float(scores[place])))
+    run = Run.from_lists(lists, pool=candidate_pool(claims))
+    cost = Cost(time.perf_counter() - started, len(claims))
+    return Result(run, failures=tuple(failures), cost=cost)
+
+
+def unranked(claims: Sequence[Claim], reason: str) -> Result:
+    """Rank nothing: every claim fails for the same reason."""
+    run = Run.from_lists({claim.id: [] for claim in claims}, pool=candidate_pool(claims))
+    failures = [Failure(claim.id, reason) for claim in claims]
+    return Result(run, failures=tuple(failures), cost=Cost(0, len(claims)))

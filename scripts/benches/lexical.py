@@ -1,0 +1,127 @@
+"""Time and measure an index without vectors beside a full one, over the same papers.
+
+The papers are those of a data set, and `--sources` made-up ones beside them (those of `find`). The
+claims of the split ask both. `ratio` is the 95th percentile of the full index's seconds for a claim
+divided by that of the other, which encodes papers that it did not see yet; `again` is the same
+once all of them were seen. MRR@5 is given for both. The full
+index has real vectors of the data set's papers and made-up ones of the others.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from claim2source.core.config import Number
+from claim2source.core.machine import peak_memory
+from claim2source.core.progress import Progress
+from claim2source.core.records import Claim, Dataset
+from claim2source.data.loading import load
+from claim2source.data.papers import Paper
+from claim2source.data.store import Store
+from claim2source.metrics.metrics import MAIN_METRIC, evaluate
+from claim2source.models import ModelConfig
+from claim2source.search.bm25 import BM25, Analyser
+from claim2source.search.dense import Dense
+from claim2source.search.engine import Engine, open_index
+from claim2source.search.growing import batches, open_for_writing
+from claim2source.search.rows import Rows, half, no_vectors, paper_stamp
+from scripts.benches.common import SEED, Bench, Measured, Watch, measured_ratio
+from scripts.benches.find import BATCH, made_up
+from scripts.benches.find import Config as FindConfig
+
+FULL, LEXICAL, AGAIN = "full", "lexical first", "again"
+
+
+@dataclass(frozen=True)
+class Config(Bench):
+    """Settings of `scripts/bench.py lexical`.
+
+    Args:
+        sources: made-up papers beside those of the data set.
+        requests: claims that are asked.
+        dataset: name or folder of a data set.
+        split: split whose claims ask.
+        first: papers that are encoded for a claim; 0: as a new index has it.
+    """
+
+    sources: Number = 10_000
+    requests: Number = 100
+    dataset: str = "demo"
+    split: str = "test"
+    first: int = 0
+
+
+def run(config: Config) -> Measured:
+    data = load(config.dataset, config.split)
+    drawn = np.random.default_rng(SEED).permutation(len(data.claims))[: config.requests]
+    claims = [data.claims[place] for place in sorted(drawn)]
+    dense = Dense(ModelConfig())
+    built: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        engines: dict[str, Engine] = {}
+        for name in (FULL, LEXICAL):
+            place = Path(folder) / name.split()[0]
+            built[name] = build(place, config, data, dense, vectors=name == FULL)
+            engines[name] = open_index(place)
+            engines[name].use(dense.encoder)
+        watch = Watch()
+        quality = {FULL: asked(engines[FULL], claims, data, watch, FULL)}
+        bare = engines[LEXICAL]
+        if config.first:
+            bare.manifest = replace(bare.manifest, encoded_first=config.first)
+        quality[LEXICAL] = asked(bare, claims, data, watch, LEXICAL)
+        asked(bare, claims, data, watch, AGAIN)
+    p95 = {name: 1000 * np.percentile(took, 95) for name, took in watch.seconds.items()}
+    return {
+        **measured_ratio(np.array([p95[FULL] / p95[LEXICAL]])),
+        MAIN_METRIC: quality,
+        "p95_ms": {name: round(float(p95[name]), 1) for name in (FULL, LEXICAL, AGAIN)},
+        "encoded_first": bare.manifest.encoded_first,
+        "built": built,
+        "memory_mb": round(peak_memory() / 2**20),
+    }
+
+
+def build(
+    folder: Path, config: Config, data: Dataset, dense: Dense, vectors: bool
+) -> dict[str, float]:
+    """Write the data set's papers and the made-up ones; return seconds and MiB."""
+    engine = open_for_writing(folder, dense, sentences=False, vectors=vectors)
+    watch = Watch()
+    analyser = Analyser(BM25())
+    for sources in batches(data.sources, BATCH):
+        papers = [Paper(source) for source in sources]
+        encoded = no_vectors(len(papers))
+        if vectors:
+            texts = dense.rendered_as.source_texts(sources)
+            encoded = half(dense.encoder.encode(texts, "source", store=Store(), progress=None)[0])
+        terms = [" ".join(words) for words in analyser.sources(sources)]
+        engine.upsert(Rows(papers, terms, encoded, [*map(paper_stamp, papers)]))
+    drawn = FindConfig(sources=config.sources, sentences=False)
+    with Progress("papers", config.sources) as bar:
+        for rows in made_up(drawn, dense):
+            part = rows if vectors else replace(rows, vectors=no_vectors(len(rows)))
+            with watch("write"):
+                engine.upsert(part, False)
+            bar.update(len(rows))
+    with watch("build"):
+        engine.build()
+    engine.close()
+    seconds = {part: round(sum(took), 1) for part, took in watch.seconds.items()}
+    return {**seconds, "disk_mb": round(engine.stats().size / 2**20)}
+
+
+def asked(engine: Engine, claims: Sequence[Claim], data: Dataset, watch: Watch, name: str) -> float:
+    """Ask an index about claims, one after the other; return their MRR@5."""
+    values = []
+    for claim in claims:
+        with watch(name):
+            found = engine.find([claim])
+        scores = evaluate(found.fused.run, data.qrels, [MAIN_METRIC], [claim.id])
+        values.append(scores[MAIN_METRIC][0])
+    return round(float(np.mean(values)), 4)
