@@ -55,6 +55,20 @@ from claim2source.text.language import CODES, load_detector
 
 log = logging.getLogger(__name__)
 
+# The keys that people need first.
+COMMON = (
+    "post",
+    "index",
+    "input",
+    "out",
+    "k",
+    "lang",
+    "date",
+    "json",
+    "fetch",
+    "translator",
+)
+
 AUTO = "auto"
 
 
@@ -149,7 +163,11 @@ class FindConfig(FinderOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the papers for one post, or for each of several."""
     words = with_positionals(FindConfig, sys.argv[1:] if argv is None else argv, ("post",))
-    find(read_config(FindConfig, with_index(words), program="eval/find.py", description=__doc__))
+    words = with_index(words)
+    config = read_config(
+        FindConfig, words, program="eval/find.py", description=__doc__, common=COMMON
+    )
+    find(config)
 
 
 @with_local_models
