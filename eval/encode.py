@@ -26,6 +26,20 @@ from claim2source.text import Rendering
 BLOCK = 64
 
 
+# The keys that people need first.
+COMMON = (
+    "dataset",
+    "splits",
+    "model.name",
+    "model.pooling",
+    "model.max_length",
+    "rendering.claims",
+    "rendering.sources",
+    "store",
+    "device",
+)
+
+
 @dataclass(frozen=True)
 class EncodeConfig(StoreOptions):
     """Settings of `eval/encode.py`.
@@ -49,7 +63,10 @@ class EncodeConfig(StoreOptions):
 @report_once()
 def main(argv: Sequence[str] | None = None) -> None:
     """Encode this process's part of the sources and claims, and print its counts."""
-    encode(read_config(EncodeConfig, argv, program="eval/encode.py", description=__doc__ or ""))
+    config = read_config(
+        EncodeConfig, argv, program="eval/encode.py", description=__doc__ or "", common=COMMON
+    )
+    encode(config)
 
 
 @with_local_models

@@ -15,11 +15,26 @@ from claim2source.core.terminal import say
 from claim2source.evaluation.plan import vary_words
 from claim2source.evaluation.table import PROGRAM, EvaluateConfig, evaluate_table
 
+# The keys that people need first.
+COMMON = (
+    "dataset",
+    "split",
+    "systems",
+    "checkpoint",
+    "stages",
+    "out",
+    "only",
+    "claims",
+    "languages",
+    "device",
+)
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the planned systems, list those that could not run, print the tables."""
     words = vary_words(sys.argv[1:] if argv is None else argv)
-    say(evaluate_table(read_config(EvaluateConfig, words, program=PROGRAM, description=__doc__)))
+    config = read_config(EvaluateConfig, words, program=PROGRAM, description=__doc__, common=COMMON)
+    say(evaluate_table(config))
 
 
 if __name__ == "__main__":

@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
+from claim2source import __version__
 from claim2source.core.config import (
     Between,
     flag,
@@ -24,15 +25,27 @@ from claim2source.core.config import (
     require,
 )
 from claim2source.core.errors import run_program
+from claim2source.core.files import content_hash, file_hash, refuse_input, require_writable
 from claim2source.core.languages import primary_language
 from claim2source.core.positionals import with_positionals
 from claim2source.core.program import program_command
+from claim2source.core.progress import Progress
 from claim2source.core.terminal import printable_line, say
 from claim2source.data.fetch import Fetcher, posts_from
+from claim2source.data.post_tables import table_separator
 from claim2source.data.posts import Post
 from claim2source.data.store import Store
-from claim2source.find.finder import FinderOptions, post_language, with_index
+from claim2source.find.bulk import Asking, PostsToAnswer, answer_all
+from claim2source.find.finder import Finder, FinderOptions, post_language, with_index
+from claim2source.find.journal import Journal, answer_rest
 from claim2source.find.marks import NONE, MarksFile, add_mark
+from claim2source.find.result_tables import (
+    ENDINGS,
+    csv_lines,
+    json_line,
+    require_kind,
+    write_table,
+)
 from claim2source.models.config import ModelConfig
 from claim2source.models.hub import require_model
 from claim2source.models.local import with_local_models
@@ -42,6 +55,20 @@ from claim2source.search.rows import Where
 from claim2source.text.language import CODES, load_detector
 
 log = logging.getLogger(__name__)
+
+# The keys that people need first.
+COMMON = (
+    "post",
+    "index",
+    "input",
+    "out",
+    "k",
+    "lang",
+    "date",
+    "json",
+    "fetch",
+    "translator",
+)
 
 AUTO = "auto"
 
@@ -62,6 +89,8 @@ class FindConfig(FinderOptions):
         mark: id of the paper that the post means, or `none` of the index: the answer is kept as a
             mark, to which `index` fits abstention, and nothing is searched.
         marks: file of the marks; none: FOLDER.marks.jsonl beside the index's folder.
+        out: file of the answers to `input`, .csv, .xlsx or .jsonl: its columns beside each paper.
+            The same command goes on where it was stopped.
         at: version of the index to ask, as an earlier answer names it; none: the newest.
     """
 
@@ -74,6 +103,7 @@ class FindConfig(FinderOptions):
     k: Annotated[int, Between(1, 1_000)] = 10
     mark: str | None = None
     marks: Path | None = None
+    out: Path | None = None
     at: Annotated[int, Between(1, 10**9)] | None = None
     columns: list[str] = list_field(
         [], help="of --input: FIELD=COLUMN, such as text=tweet; id, text, lang, date, translation"
@@ -94,6 +124,7 @@ class FindConfig(FinderOptions):
             require("=" in pair, "columns", pair, "FIELD=COLUMN")
         good = self.lang == AUTO or primary_language(self.lang) in CODES
         require(good, "lang", self.lang, "auto, or a language's ISO 639-1 code such as de")
+        self._check_out()
         several = self.json + self.csv + self.bibtex > 1
         require(not several, "csv", True, "one of --json, --csv and --bibtex")
         require(not self.instances or self.fetch, "instances", self.instances, "none without fetch")
@@ -104,6 +135,26 @@ class FindConfig(FinderOptions):
         require(is_marked, "marks", self.marks, "none without --mark")
         self.where  # noqa: B018  it checks date and language
 
+    def _check_out(self) -> None:
+        out = self.out
+        if out is None:
+            return
+        require(out.suffix.lower() in ENDINGS, "out", out, f"a file named {', '.join(ENDINGS)}")
+        require(self.input is not None, "out", out, "none without --input")
+        printed = self.json or self.csv or self.bibtex
+        require(not printed, "out", out, "none with --json, --csv and --bibtex")
+
+    @property
+    def column_map(self) -> dict[str, str]:
+        """Map the fields of a post to the columns that are named for them."""
+        return dict(pair.split("=", 1) for pair in self.columns)
+
+    @property
+    def form(self) -> str:
+        """Name how answers are printed."""
+        forms = {"bibtex": self.bibtex, "csv": self.csv, "json": self.json}
+        return next((name for name, is_set in forms.items() if is_set), "text")
+
     @property
     def where(self) -> Where:
         """Restrict the search to some papers."""
@@ -113,24 +164,27 @@ class FindConfig(FinderOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the papers for one post, or for each of several."""
     words = with_positionals(FindConfig, sys.argv[1:] if argv is None else argv, ("post",))
-    find(read_config(FindConfig, with_index(words), program="eval/find.py", description=__doc__))
+    words = with_index(words)
+    config = read_config(
+        FindConfig, words, program="eval/find.py", description=__doc__, common=COMMON
+    )
+    find(config)
 
 
 @with_local_models
 def find(config: FindConfig) -> None:
-    """Search an index for posts, and print the answers."""
+    """Search an index for posts, and print or write the answers."""
     fetcher = Fetcher(tuple(config.instances)) if config.fetch else None
-    columns = dict(pair.split("=", 1) for pair in config.columns)
-    posts = posts_from(config.post, config.input, fetcher, columns)
+    is_table = config.out is not None or config.form in ("csv", "json")
+    if config.input is not None and is_table:
+        find_rows(config, config.input, fetcher)
+        return
+    posts = posts_from(config.post, config.input, fetcher, config.column_map)
     if config.lang != AUTO:
         posts = (replace(post, lang=config.lang) for post in posts)
     # A post or file that cannot be read is known before index and model are.
     posts = chain([next(posts)], posts)
-    if config.model is not None:
-        require_model(ModelConfig(name=config.model))
-    if config.lang == AUTO:
-        load_detector()
-    engine = open_index(config.index or "", config.at)
+    engine = open_asked(config)
     if config.mark is not None:
         mark_post(engine, next(posts), config)
         return
@@ -140,17 +194,12 @@ def find(config: FindConfig) -> None:
     one_post = config.post is not None
     finder = config.open_finder(engine, Store(config.store), progress=True, one_post=one_post)
     answers = finder.find_each(posts, config.k, config.where)
-    forms = {"bibtex": config.bibtex, "csv": config.csv, "json": config.json}
-    form = next((name for name, is_set in forms.items() if is_set), "text")
     try:
-        for block in blocks(answers, form, several=config.input is not None):
+        for block in blocks(answers, config.form, several=config.input is not None):
             say(block)
     finally:
         engine.close()
-    if finder.translators is not None and (summary := finder.translators.summary()):
-        log.warning("%s", printable_line(summary))
-    if finder.unencoded:
-        log.warning("%s", printable_line(unencoded_summary(finder.unencoded)))
+    warn_of_failures(finder)
 
 
 def mark_post(engine: Engine, post: Post, config: FindConfig) -> None:
@@ -169,6 +218,110 @@ def mark_post(engine: Engine, post: Post, config: FindConfig) -> None:
         return
     words = ("--claims", str(marks.path), "--out", str(engine.location))
     say(f"{marks}; next: {program_command('eval/index.py')} {shlex.join(words)}")
+
+
+def open_asked(config: FindConfig) -> Engine:
+    """Open the index, once what else it needs is known to be there."""
+    if config.model is not None:
+        require_model(ModelConfig(name=config.model))
+    if config.lang == AUTO:
+        load_detector()
+    return open_index(config.index or "", config.at)
+
+
+def find_rows(config: FindConfig, file: Path, fetcher: Fetcher | None) -> None:
+    """Answer every record of a file: into --out, or as CSV or JSON lines."""
+    out = config.out
+    if out is not None:
+        require_writable(out, "file")
+        refuse_input(out, [file])
+    posts = PostsToAnswer(file, config.column_map)
+    if out is not None:
+        require_kind(out, 1 + posts.posts * config.k + posts.left_out.total())
+    lang = "" if config.lang == AUTO else config.lang
+    asking = Asking(config.k, config.where, lang, fetcher)
+    asking.require_post(posts)
+    engine = open_asked(config)
+    try:
+        if out is None:
+            print_rows(config, engine, posts, asking)
+        else:
+            write_rows(config, engine, posts, asking)
+    finally:
+        engine.close()
+
+
+def print_rows(config: FindConfig, engine: Engine, posts: PostsToAnswer, asking: Asking) -> None:
+    """Print the answers as they come."""
+    finder = config.open_finder(engine, Store(config.store), progress=True)
+    # A bar would stand between the lines.
+    name = None if sys.stdout.isatty() else "find"
+    with Progress(name, posts.posts) as progress:
+        outcomes = answer_all(finder, posts, asking, progress)
+        answered = posts.with_outcomes(outcomes)
+        lines: Iterator[str] = csv_lines(list(posts.columns), answered)
+        if config.form == "json":
+            lines = (json_line(*pair) for pair in answered)
+        for line in lines:
+            say(line)
+    warn_of_failures(finder)
+
+
+def write_rows(config: FindConfig, engine: Engine, posts: PostsToAnswer, asking: Asking) -> None:
+    """Write the answers into --out, after those of an earlier run that was stopped."""
+    out = config.out
+    assert out is not None
+    ids = (post.id for post in posts.to_answer())
+    with Journal(out, asked(config, engine, posts), ids) as journal:
+        if journal.done:
+            say(f"{out}: goes on after {journal.done} of {posts.posts} posts")
+        if journal.done < posts.posts:
+            finder = config.open_finder(engine, Store(config.store), progress=True)
+            answer_rest(finder, posts, asking, journal)
+            warn_of_failures(finder)
+        answered = posts.with_outcomes(journal.outcomes())
+        write_table(out, list(posts.columns), answered, table_separator(posts.path))
+        journal.remove()
+    say(summary(out, posts, journal))
+
+
+def warn_of_failures(finder: Finder) -> None:
+    """Count the posts that the translator or the index's model failed for, if there are any."""
+    if finder.translators is not None and (summary := finder.translators.summary()):
+        log.warning("%s", printable_line(summary))
+    if finder.unencoded:
+        log.warning("%s", printable_line(unencoded_summary(finder.unencoded)))
+
+
+def asked(config: FindConfig, engine: Engine, posts: PostsToAnswer) -> dict[str, object]:
+    """Identify what a run asks: by another input, index or setting its answers are others."""
+    manifest = engine.manifest
+    where = (config.date, config.venue, config.paper_lang, config.lang)
+    pipeline = None if config.pipeline is None else file_hash(config.pipeline)
+    model = None if config.model is None else str(config.model)
+    settings = (where, pipeline, config.system, config.threshold, config.fetch, model)
+    state = (engine.location, engine.version, manifest.model_hash, manifest.papers)
+    fitted = (manifest.abstain, manifest.translator)
+    return {
+        "the input": posts.hash,
+        "the index": content_hash([str(part) for part in (*state, *fitted)]),
+        "k": config.k,
+        "a setting": content_hash([*settings, config.translate, repr(config.translator)]),
+        "the program": __version__,
+    }
+
+
+def summary(out: Path, posts: PostsToAnswer, journal: Journal) -> str:
+    """Count the records of the input: answered and left out are all of them."""
+    reasons = dict(posts.left_out.most_common())
+    if journal.left_out:
+        reasons["posts that could not be read or searched"] = journal.left_out
+    omitted = sum(reasons.values())
+    listed = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+    answered = posts.posts - journal.left_out
+    records = posts.posts + posts.left_out.total()
+    counts = f"{out}: {records} posts: {answered} answered, {omitted} left out"
+    return f"{counts} ({listed})" if omitted else counts
 
 
 if __name__ == "__main__":

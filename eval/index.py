@@ -16,11 +16,28 @@ from claim2source.core.config import read_config
 from claim2source.core.errors import run_program
 from claim2source.find.index import PROGRAM, IndexProgramConfig, index_words, write_index
 
+# The keys that people need first.
+COMMON = (
+    "source",
+    "out",
+    "model.name",
+    "claims",
+    "columns",
+    "retractions",
+    "delete",
+    "translator",
+    "workers",
+    "undo",
+)
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the papers, and print the index's contents."""
     words = index_words(sys.argv[1:] if argv is None else argv)
-    write_index(read_config(IndexProgramConfig, words, program=PROGRAM, description=__doc__))
+    config = read_config(
+        IndexProgramConfig, words, program=PROGRAM, description=__doc__, common=COMMON
+    )
+    write_index(config)
 
 
 if __name__ == "__main__":

@@ -22,10 +22,26 @@ from claim2source.evaluation.published.scores import CSV_COLUMNS, PublishedTable
 from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.reports import ReportConfig, read_reports
 
+# The keys that people need first.
+COMMON = (
+    "reports",
+    "html",
+    "published",
+    "out",
+    "dataset",
+    "split",
+    "languages",
+    "against",
+    "metric",
+    "repeats",
+)
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Compare the reports' systems, or set them next to the papers'; print, and write the page."""
-    config = read_config(ReportConfig, argv, program="eval/report.py", description=__doc__ or "")
+    config = read_config(
+        ReportConfig, argv, program="eval/report.py", description=__doc__ or "", common=COMMON
+    )
     require_tracking(config.wandb)
     if config.out is not None:
         require_output(config.out)

@@ -47,6 +47,21 @@ from claim2source.text.styles import (
 MOST_VERSIONS = 100
 
 
+# The keys that people need first.
+COMMON = (
+    "dataset",
+    "out",
+    "split",
+    "styles",
+    "versions",
+    "claims",
+    "llm.model",
+    "llm.url",
+    "languages",
+    "dry_run",
+)
+
+
 @dataclass(frozen=True)
 class RewriteConfig(ModelOptions):
     """Settings of `eval/rewrite.py`.
@@ -96,7 +111,10 @@ class RewriteConfig(ModelOptions):
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Rewrite; print each style's measures of quality."""
-    rewrite(read_config(RewriteConfig, argv, program="eval/rewrite.py", description=__doc__))
+    config = read_config(
+        RewriteConfig, argv, program="eval/rewrite.py", description=__doc__, common=COMMON
+    )
+    rewrite(config)
 
 
 @with_local_models

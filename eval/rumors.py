@@ -49,6 +49,19 @@ from claim2source.systems.stages import StageResult
 from claim2source.systems.system import System, SystemResult
 
 PROGRAM = "eval/rumors.py"
+# The keys that people need first.
+COMMON = (
+    "systems",
+    "dataset",
+    "out",
+    "split",
+    "only",
+    "choose_on",
+    "folds",
+    "submit",
+    "store",
+    "device",
+)
 EVIDENCE, VERIFICATION, ANOVA = "evidence.trec", "verification.json", "anova.json"
 # Tukey's HSD is not defined with fewer degrees of freedom.
 LEAST_FREEDOM = 2
@@ -92,7 +105,8 @@ class RumorsConfig(ModelOptions):
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the systems, read given outputs, score all, write the folder, print the tables."""
-    say(verify_rumors(read_config(RumorsConfig, argv, program=PROGRAM, description=__doc__)))
+    config = read_config(RumorsConfig, argv, program=PROGRAM, description=__doc__, common=COMMON)
+    say(verify_rumors(config))
 
 
 @with_local_models

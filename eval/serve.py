@@ -31,6 +31,20 @@ from claim2source.models.local import with_local_models
 from claim2source.search.engine import open_index
 from claim2source.serve.server import listen, read_token
 
+# The keys that people need first.
+COMMON = (
+    "index",
+    "host",
+    "port",
+    "token_file",
+    "hosts",
+    "pipeline",
+    "translator",
+    "marks",
+    "fetch",
+    "log_posts",
+)
+
 
 @dataclass(frozen=True)
 class ServeConfig(FinderOptions):
@@ -95,7 +109,10 @@ class ServeConfig(FinderOptions):
 def main(argv: Sequence[str] | None = None) -> None:
     """Serve until the process is stopped."""
     words = with_index(sys.argv[1:] if argv is None else argv)
-    serve(read_config(ServeConfig, words, program="eval/serve.py", description=__doc__))
+    config = read_config(
+        ServeConfig, words, program="eval/serve.py", description=__doc__, common=COMMON
+    )
+    serve(config)
 
 
 @with_local_models

@@ -18,6 +18,19 @@ from claim2source.evaluation.style_grid import StyleOptions
 from claim2source.evaluation.table import EvaluateConfig, evaluate_table
 
 PROGRAM = "eval/style_grid.py"
+# The keys that people need first.
+COMMON = (
+    "dataset",
+    "split",
+    "systems",
+    "checkpoint",
+    "styles.claim_styles",
+    "styles.source_styles",
+    "rewrites",
+    "out",
+    "languages",
+    "device",
+)
 
 
 @dataclass(frozen=True)
@@ -34,7 +47,10 @@ class StyleGridConfig(EvaluateConfig):
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the grid of every system, print its tables."""
     words = vary_words(sys.argv[1:] if argv is None else argv)
-    say(evaluate_table(read_config(StyleGridConfig, words, program=PROGRAM, description=__doc__)))
+    config = read_config(
+        StyleGridConfig, words, program=PROGRAM, description=__doc__, common=COMMON
+    )
+    say(evaluate_table(config))
 
 
 if __name__ == "__main__":

@@ -40,6 +40,21 @@ from claim2source.text.translate import (
 MAX_LINES = 10
 
 
+# The keys that people need first.
+COMMON = (
+    "dataset",
+    "out",
+    "split",
+    "llm.model",
+    "llm.url",
+    "seq2seq.name",
+    "translator",
+    "languages",
+    "sources",
+    "dry_run",
+)
+
+
 @dataclass(frozen=True)
 class TranslateConfig(ModelOptions):
     """Settings of `eval/translate.py`.
@@ -82,7 +97,10 @@ class TranslateConfig(ModelOptions):
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Translate; print the counts of translations and failures."""
-    translate(read_config(TranslateConfig, argv, program="eval/translate.py", description=__doc__))
+    config = read_config(
+        TranslateConfig, argv, program="eval/translate.py", description=__doc__, common=COMMON
+    )
+    translate(config)
 
 
 @with_local_models

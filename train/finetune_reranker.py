@@ -22,12 +22,9 @@ COMMON = (
     "first.system",
     "first.checkpoint",
     "mined",
-    "optimisation.negatives",
-    "loss.kind",
     "out",
     "tuning",
     "optimisation.epochs",
-    "wandb.mode",
     "resume",
 )
 

@@ -70,6 +70,21 @@ LEARNED, CHOSEN = "learned", "chosen"
 RAW_TWO = "raw two: "
 
 
+# The keys that people need first.
+COMMON = (
+    "system",
+    "dataset",
+    "out",
+    "checkpoint",
+    "claims",
+    "split",
+    "folds",
+    "against",
+    "store",
+    "device",
+)
+
+
 @dataclass(frozen=True)
 class LearnedFusionConfig(EvaluationOptions, ChoosingOptions):
     """Settings of `train/fusion.py`.
@@ -142,6 +157,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         argv,
         program="train/fusion.py",
         description=__doc__ or "",
+        common=COMMON,
     )
     say(train_fusion(config))
 

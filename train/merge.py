@@ -65,6 +65,21 @@ Weight = Annotated[float, Between(0, 100)]
 Option = TypeVar("Option", float, str)
 
 
+# The keys that people need first.
+COMMON = (
+    "checkpoints",
+    "out",
+    "weights",
+    "scales",
+    "dataset",
+    "split",
+    "dtype",
+    "push_to_hub",
+    "overwrite",
+    "device",
+)
+
+
 @dataclass(frozen=True)
 class MergeConfig(StoreOptions):
     """Settings of `train/merge.py`.
@@ -115,7 +130,9 @@ class MergeConfig(StoreOptions):
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Sum, score if there is a choice, write the folder, print its content."""
-    config = read_config(MergeConfig, argv, program="train/merge.py", description=__doc__ or "")
+    config = read_config(
+        MergeConfig, argv, program="train/merge.py", description=__doc__ or "", common=COMMON
+    )
     for line in merge(config):
         say(line)
 

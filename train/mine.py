@@ -39,6 +39,20 @@ from claim2source.text.views import untranslated_sentences
 from claim2source.training.reranker_config import FirstStageConfig
 from claim2source.training.splits import load_judged
 
+# The keys that people need first.
+COMMON = (
+    "dataset",
+    "out",
+    "model.name",
+    "format",
+    "split",
+    "first.system",
+    "mining.hard",
+    "mining.random",
+    "mining.first_rank",
+    "mining.last_rank",
+)
+
 
 @dataclass(frozen=True)
 class MineConfig(Settings):
@@ -142,7 +156,9 @@ def ranking_miner(config: MineConfig, train: Dataset, store: Store) -> RankingMi
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Mine, write the JSONL, print the counts of negatives and of gaps."""
-    config = read_config(MineConfig, argv, program="train/mine.py", description=__doc__)
+    config = read_config(
+        MineConfig, argv, program="train/mine.py", description=__doc__, common=COMMON
+    )
     for line in mine(config):
         say(line)
 

@@ -9,7 +9,6 @@ import logging
 import os
 import re
 import sys
-import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, replace
 from functools import cache, partial
@@ -22,7 +21,6 @@ from annotated_types import Interval
 
 from claim2source.core.errors import ConfigError, InputError, UserError, did_you_mean, report_once
 from claim2source.core.parts import flag_path, parts_kind
-from claim2source.core.program import program_command
 from claim2source.core.yaml_files import (
     NO_TEXT,
     Location,
@@ -144,14 +142,15 @@ def read_config(
 
     Flags override files, a group's file overrides `--config`, and what comes later what came
     before. Unknown keys and wrong values raise `UserError` naming the key; `--print_config` and
-    `--help` print and exit. With `common`, the most usual keys, `--help` explains these alone, and
-    `--help=all` every key.
+    `--help` print and exit. With `common`, the keys that people need first, `--help` explains these
+    alone and names the others, `--help=GROUP` those of a group, and `--help=all` every key.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     options = config_options(kind)
-    if {"-h", "--help", "--help=all"} & {*words}:
-        explained = () if "--help=all" in words else common
-        print(_help(program, description or "", options, explained))
+    from claim2source.core.help import help_text, wanted_help  # it reads options by this module
+
+    if (wanted := wanted_help(words)) is not None:
+        print(help_text(program, description or "", options, common, wanted))
         sys.exit(0)
     flags = _split_flags(options, words)
     prints = "print_config" in flags
@@ -381,34 +380,6 @@ def allowed_words(hint: Any) -> str:
         return " or ".join(words)
     name = getattr(hint, "__name__", str(hint))
     return _WORDS.get(origin or hint, name).format(*words, "a value", "a value")
-
-
-def _help(program: str, about: str, options: Mapping[str, Option], common: Sequence[str]) -> str:
-    command = program_command(program)
-    lines = [f"usage: {command} [--config FILE ..] [--print_config] [--key value ..]", ""]
-    lines += [about.strip().replace(f"python {program}", command), ""]
-    if common:
-        lines += [f"The {len(common)} keys that people change most; --help=all explains every one:"]
-    for key in common or options:
-        if options[key].is_flag:
-            lines += _help_lines(key, options[key])
-    return "\n".join(lines)
-
-
-def _help_lines(key: str, option: Option) -> list[str]:
-    if option.hint in (bool, bool | None):
-        usage = f"  --{key}, --no_{key}"
-    elif option.hint is option.group:
-        usage = f"  --{key} {allowed_words(Path)}"
-    else:
-        usage = f"  --{key} {allowed_words(option.hint)}"
-    default = "required"
-    if option.default is not MISSING:
-        default = f"default: {json.dumps(as_plain(option.default), ensure_ascii=False)}"
-    text = f"{option.help} ({default})".strip()
-    gap = " " * 6
-    lines = textwrap.wrap(usage, 110, subsequent_indent=" " * 8)
-    return lines + textwrap.wrap(text, 110, initial_indent=gap, subsequent_indent=gap)
 
 
 def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> YamlMapping:

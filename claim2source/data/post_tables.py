@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,10 @@ _KNOWN = (
     "text post tweet tweet_text full_text content body message id _id post_id tweet_id index lang "
     "language date created_at translation url username"
 ).split()
-_TABLES, _WORKBOOKS = (".csv", ".tsv"), (".xlsx", ".xlsm")
+TABLES, WORKBOOKS = (".csv", ".tsv"), (".xlsx", ".xlsm")
+KINDS = (*TABLES, *WORKBOOKS)
+# A row of a workbook is as wide as the place of its last cell says.
+MOST_COLUMNS = 2_048
 # What a damaged workbook raises: its zip, its XML, and what these hold.
 _BROKEN = (
     ValueError,
@@ -39,7 +44,7 @@ Choose = Callable[[Sequence[str]], list[str]]
 def is_table(path: Path) -> bool:
     """Whether a file is a table, by its name. Raises `InputError` for other zip archives."""
     suffixes = {suffix.lower() for suffix in path.suffixes[-2:]}
-    if not suffixes.isdisjoint((*_TABLES, *_WORKBOOKS)):
+    if not suffixes.isdisjoint(KINDS):
         return True
     if path.is_file() and zipfile.is_zipfile(path):
         raise InputError(path, reason="is a zip archive: unpack it, and name the file of posts")
@@ -47,11 +52,12 @@ def is_table(path: Path) -> bool:
 
 
 def table_rows(path: Path, choose: Choose, problems: Problems) -> Iterator[Row]:
-    """Yield the rows of a table with the chosen columns.
+    """Yield the rows of a table with all of their columns; `choose` names those that are read.
 
-    Raises `InputError` if the file cannot be read, or `choose` does.
+    A column without a name, or of a name that an earlier one has, gets another name. Raises
+    `InputError` if the file cannot be read, or `choose` does.
     """
-    if path.suffix.lower() in _WORKBOOKS:
+    if path.suffix.lower() in WORKBOOKS:
         rows = _sheet_rows(path, choose)
     else:
         rows = _csv_rows(path, choose, problems)
@@ -68,42 +74,101 @@ def _csv_rows(
 ) -> Iterator[tuple[int, dict[str, object]]]:
     header, separator, lines = open_spreadsheet(path, problems, _KNOWN)
     problems.raise_if_any()
-    names = choose(header)
-    for number, cells in tsv_rows(path, names, problems, lines=lines, delimiter=separator):
+    chosen = choose(header)
+    names = _distinct(header)
+    rows = tsv_rows(path, chosen, problems, lines=lines, delimiter=separator, whole=True)
+    for number, cells in rows:
         yield number, dict(zip(names, cells, strict=True))
+
+
+def table_separator(path: Path) -> str:
+    """Return the separator of a CSV file's columns: a semicolon where its own is one, or a comma.
+
+    Spreadsheets of many countries open files with semicolons alone.
+    """
+    if path.suffix.lower() != ".csv" or not path.is_file():
+        return ","
+    _, separator, _ = open_spreadsheet(path, Problems(), _KNOWN)
+    return ";" if separator == ";" else ","
+
+
+def _distinct(header: Sequence[str]) -> list[str]:
+    """Name every column once: the second `a` is `a (2)`, one without a name `column 3`."""
+    names: list[str] = []
+    for place, name in enumerate(header, start=1):
+        base = candidate = name or f"column {place}"
+        number = 1
+        while candidate in names:
+            number += 1
+            candidate = f"{base} ({number})"
+        names.append(candidate)
+    return names
 
 
 def _sheet_rows(path: Path, choose: Choose) -> Iterator[tuple[int, dict[str, object]]]:
     """Yield the rows of a workbook's first sheet, by the number that Excel shows."""
+    header: list[str] = []
     names: list[str] = []
-    places: list[int] = []
-    for number, cells in enumerate(_sheet(path), start=1):
-        texts = [cell_text(plain_value(cell)) for cell in cells]
-        if not any(text.strip() for text in texts):
+    for number, texts in _sheet(path):
+        if not header:
+            header = [text.strip() for text in texts]
+            counts = Counter(header)
+            for name in choose(header):
+                if counts[name] > 1:
+                    raise InputError(path, number, name, "is the name of several columns")
+            names = _distinct(header)
             continue
-        if names:
-            yield number, dict(zip(names, (texts[place] for place in places), strict=True))
-            continue
-        header = [text.strip() for text in texts]
-        names = choose(header)
-        for name in names:
-            if header.count(name) > 1:
-                raise InputError(path, number, name, "is the name of several columns")
-        places = [header.index(name) for name in names]
-    if not names:
+        if len(texts) > len(header):  # cells beside the table
+            header += [""] * (len(texts) - len(header))
+            names = _distinct(header)
+        missing = [""] * (len(names) - len(texts))
+        yield number, dict(zip(names, [*texts, *missing], strict=True))
+    if not header:
         choose([])
 
 
-def _sheet(path: Path) -> list[list[Any]]:
+def _sheet_text(cell: Any) -> str:
+    """Write a cell as text: a date with its time if it has one, an error as nothing."""
+    value = cell.value
+    if value is None or cell.data_type == "e":
+        return ""
+    if isinstance(value, datetime) and value.time() != time():
+        return value.isoformat(sep=" ")
+    return cell_text(plain_value(value))
+
+
+def _sheet(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows that have a text, each up to its last one, with their numbers."""
     if reason := file_error(path):
         raise InputError(path, reason=reason)
     if find_spec("openpyxl") is None:
         raise InputError(path, reason="needs the package openpyxl: pip install openpyxl")
-    import pandas
+    from openpyxl import load_workbook
 
     try:
-        frame = pandas.read_excel(path, header=None, dtype=object, keep_default_na=False)
+        with path.open("rb") as file:
+            book = load_workbook(file, read_only=True, data_only=True, keep_links=False)
+            sheet = book.worksheets[0]
+            # Some programs write a size that is too small, others a huge one.
+            sheet.reset_dimensions()
+            for number, row in enumerate(sheet.iter_rows(), start=1):
+                if len(row) > MOST_COLUMNS:
+                    reason = f"has more than {MOST_COLUMNS} columns"
+                    raise InputError(path, number, reason=reason)
+                texts = [_sheet_text(cell) for cell in row]
+                while texts and not texts[-1].strip():
+                    texts.pop()
+                if texts:
+                    yield number, texts
     except _BROKEN as error:
         reason = f"is no Excel workbook that can be read: {' '.join(str(error).split())}"
         raise InputError(path, reason=reason) from None
-    return frame.to_numpy().tolist()
+
+
+def unpacked_bytes(path: Path) -> int:
+    """Add up the sizes of the files in a workbook, which are read into memory; 0 if it is none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return sum(file.file_size for file in archive.infolist())
+    except (zipfile.BadZipFile, OSError, ValueError):
+        return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections import Counter
@@ -87,6 +88,20 @@ class Post(Settings):
         return Claim(self.id, text, lang, self.translation or None)
 
 
+@dataclass(frozen=True)
+class PostRecord:
+    """Describe a record of a file: its post, or why it is left out, and all of its columns.
+
+    `columns` are a table's or the keys of an object; of an export they are the post's fields.
+    """
+
+    post: Post | None
+    columns: Mapping[str, str]
+    id: str = ""
+    text: str = ""
+    left_out: str = ""
+
+
 @dataclass
 class PostFile:
     """Read the posts of a file; `read` and `left_out`, by reason, count its records.
@@ -107,11 +122,17 @@ class PostFile:
             require(name in FIELDS, "columns", name, f"FIELD=COLUMN, of {', '.join(FIELDS)}")
 
     def __iter__(self) -> Iterator[Post]:
+        for record in self.records():
+            if record.post is not None:
+                yield record.post
+
+    def records(self) -> Iterator[PostRecord]:
+        """Yield every record of the file, also those that are left out."""
         self.read, self.left_out = 0, Counter()
         problems = Problems()
         # By id: the hash of the text, and its place.
         seen: dict[str, tuple[int, str]] = {}
-        for row, found in self._found(problems):
+        for row, found, columns in self._found(problems):
             problems.raise_if_any()
             key, reason = found.id, found.left_out
             if not reason:
@@ -125,9 +146,11 @@ class PostFile:
                 seen.setdefault(key, (hash(found.text), _place(row)))
             if reason:
                 self.left_out[reason] += 1
+                yield PostRecord(None, columns, key, found.text, reason)
                 continue
             self.read += 1
-            yield Post(key, found.text, found.lang, found.date, found.translation, found.links)
+            post = Post(key, found.text, found.lang, found.date, found.translation, found.links)
+            yield PostRecord(post, columns, key, found.text)
         problems.raise_if_any()
         if not self.read:
             omitted = self._omitted()
@@ -143,11 +166,11 @@ class PostFile:
     def _omitted(self) -> str:
         return ", ".join(f"{count} {reason}" for reason, count in self.left_out.most_common())
 
-    def _found(self, problems: Problems) -> Iterator[tuple[Row, FoundPost]]:
-        """Yield the file's records, each with the post that it holds."""
+    def _found(self, problems: Problems) -> Iterator[tuple[Row, FoundPost, Mapping[str, str]]]:
+        """Yield the file's records, each with the post that it holds, and its columns."""
         if is_table(self.path):
             for row in table_rows(self.path, self._table_columns, problems):
-                yield row, self._own_post(row)
+                yield row, self._own_post(row), _own_columns(row.record)
             return
         _refuse_other_files(self.path)
         lines = _without_script(text_lines(self.path, problems))
@@ -156,12 +179,13 @@ class PostFile:
             posts = None if self.columns else network_posts(row.record)
             if posts is None:
                 place += 1
-                yield row, self._own_post(row)
+                yield row, self._own_post(row), _own_columns(row.record)
                 continue
             for post in posts:
                 place += 1
                 named = post if post.id else replace(post, id=str(place))
-                yield (row if len(posts) == 1 else _inner_row(row, place)), named
+                inner = row if len(posts) == 1 else _inner_row(row, place)
+                yield inner, named, _post_columns(named)
 
     def _table_columns(self, header: Sequence[str]) -> list[str]:
         """Choose the columns of a table that are read. Raises `InputError` without a text."""
@@ -229,6 +253,26 @@ def read_posts(path: Path, columns: Mapping[str, str] | None = None) -> Iterator
     yield from file
     if note := file.note():
         log.warning("%s", note)
+
+
+def _own_columns(record: Mapping[str, object]) -> dict[str, str]:
+    """Write the values of a record as texts: those that are none as JSON."""
+    columns: dict[str, str] = {}
+    for name, value in record.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        columns[_encodable(name)] = "" if value is None else _encodable(text)
+    return columns
+
+
+def _post_columns(post: FoundPost) -> dict[str, str]:
+    fields = {"id": post.id, "text": post.text, "lang": post.lang, "date": post.date}
+    fields["links"] = " ".join(post.links)
+    return {name: _encodable(text) for name, text in fields.items()}
+
+
+def _encodable(text: str) -> str:
+    """Replace halves of surrogate pairs, which no file can hold."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _place(row: Row) -> str:

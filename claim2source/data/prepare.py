@@ -46,6 +46,19 @@ from claim2source.data.loading import load
 from claim2source.data.news import news_files, read_news
 
 PROGRAM = "scripts/prepare.py"
+# The keys that people need first.
+COMMON = (
+    "task",
+    "input",
+    "output",
+    "hub",
+    "splits",
+    "sets",
+    "translations",
+    "distractors",
+    "settings",
+    "overwrite",
+)
 # Names of files in a note.
 MOST_NAMED = 20
 TASKS = ("checkthat2025", "checkthat2026", "news", "mixed")
@@ -278,7 +291,7 @@ def _join(parts: Sequence[Dataset], sources: tuple[Source, ...]) -> Dataset:
 
 def read_options(argv: Sequence[str] | None) -> PrepareConfig:
     words = with_positionals(PrepareConfig, sys.argv[1:] if argv is None else argv, ("task",))
-    return read_config(PrepareConfig, words, program=PROGRAM, description=__doc__)
+    return read_config(PrepareConfig, words, program=PROGRAM, description=__doc__, common=COMMON)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

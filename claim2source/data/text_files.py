@@ -126,12 +126,13 @@ def tsv_rows(
     lines: Iterable[str] | None = None,
     only: bool = False,
     delimiter: str = "\t",
+    whole: bool = False,
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield (first line, cells of `columns`) for every row below the header of a TSV, or CSV.
 
     Quoted cells may have line breaks. `lines` are the file's if they are already read. With
-    `only` the header must be exactly `columns`. A row that cannot be read is added to `problems`
-    and left out.
+    `only` the header must be exactly `columns`; with `whole` the cells of all columns are yielded.
+    A row that cannot be read is added to `problems` and left out.
     """
     if lines is None:
         # A line that cannot be decoded still counts.
@@ -151,7 +152,7 @@ def tsv_rows(
         elif len(cells) != len(header):
             problems.add(path, number, None, f"{len(cells)} columns; the header has {len(header)}")
         else:
-            yield number, [cells[position] for position in positions]
+            yield number, cells if whole else [cells[position] for position in positions]
 
 
 def csv_rows(

@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 
 from claim2source.core.terminal import printable_line
@@ -40,6 +40,8 @@ ABOUT_SCORES = (
 )
 # What a spreadsheet may take for a formula.
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+_INNER_FORMULA = re.compile(rf"([;,\t\n] *)(?=[{re.escape(''.join(_FORMULA))}][^;,\t\n]*[(|!])")
+_NUMBER = re.compile(r"[+-]?[0-9]+([.,][0-9]+)*%?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _TEX = {
     "\\": r"\textbackslash{}",
@@ -116,36 +118,50 @@ def as_csv(answer: Answer, header: bool) -> str:
     writer = csv.writer(text, lineterminator="\n")
     if header:
         writer.writerow(COLUMNS)
-    for match, values in zip(answer.matches, json_rows(answer), strict=True):
-        values |= {
-            "post": answer.post.id,
-            "authors": "; ".join(author_names(match.paper)),
-            "words": "; ".join(match.words[1]),
-            "version": None if answer.of is None else answer.of.version,
-            "model": None if answer.of is None else answer.of.model,
-        }
-        writer.writerow([_cell(values[column]) for column in COLUMNS])
+    for paper in json_rows(answer):
+        values = {"post": answer.post.id, **table_values(paper)}
+        writer.writerow([result_cell(values[column]) for column in COLUMNS])
     return text.getvalue()
 
 
-def _cell(value: object) -> object:
+def table_values(paper: Mapping[str, object]) -> dict[str, object]:
+    """Write the values of a paper's JSON for a table: lists and objects as texts."""
+    values = dict(paper)
+    words, index = paper.get("words"), paper.get("index")
+    values["authors"] = _joined(paper.get("authors"))
+    values["words"] = _joined(words.get("paper")) if isinstance(words, Mapping) else ""
+    values["version"] = values["model"] = None
+    if isinstance(index, Mapping):
+        values["version"], values["model"] = index.get("version"), index.get("model")
+    return values
+
+
+def _joined(names: object) -> str:
+    return "; ".join(map(str, names)) if isinstance(names, list | tuple) else ""
+
+
+def result_cell(value: object) -> object:
+    """Write a value of an answer for CSV: a text on one line, and never a formula."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, str):
         return value
-    line = printable_line(value)
-    if line.lstrip().startswith(_FORMULA):
-        return f"'{line}"
-    return line
+    return safe_cell(printable_line(value))
 
 
-def csv_row(values: Iterable[object], separator: str = ",") -> str:
-    """Write one row, as Excel does; no text is a formula."""
-    text = io.StringIO()
-    csv.writer(text, delimiter=separator).writerow([_cell(value) for value in values])
-    return text.getvalue()
+def safe_cell(text: str) -> str:
+    """Put ' in front of what a spreadsheet would run as a formula; numbers stay as they are.
+
+    One that is set to another separator than the file's divides a text at its own, and at line
+    breaks: there, too, nothing begins that calls a function or names another program.
+    """
+    safe = _INNER_FORMULA.sub(r"\1'", text)
+    is_formula = safe.lstrip().startswith(_FORMULA)
+    if is_formula and not _NUMBER.fullmatch(safe.strip()):
+        return f"'{safe}"
+    return safe
 
 
 def as_bibtex(answers: Iterable[Answer]) -> str:

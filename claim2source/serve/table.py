@@ -7,7 +7,7 @@ import json
 import tempfile
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fastapi import FastAPI, Request
@@ -16,9 +16,12 @@ from pydantic import ValidationError
 
 from claim2source.core.errors import InputError, Problem
 from claim2source.core.terminal import printable_line
-from claim2source.data.posts import Post, PostFile
-from claim2source.find.answers import about, csv_row, heading, json_rows
+from claim2source.data.post_tables import KINDS, WORKBOOKS, unpacked_bytes
+from claim2source.data.posts import Post, PostFile, PostRecord
+from claim2source.find.answers import about, heading
+from claim2source.find.bulk import Outcome
 from claim2source.find.finder import Answer
+from claim2source.find.result_tables import LINE_END, csv_lines, csv_rows
 from claim2source.search.rows import Where
 from claim2source.serve.batcher import NoAnswer
 from claim2source.serve.cards import retraction_text, verdict_name
@@ -26,15 +29,13 @@ from claim2source.serve.links import answer_link
 from claim2source.serve.schemas import CHARACTERS, Question, first_problem
 from claim2source.serve.words import ENGLISH, Words, api_words
 
-# An Excel workbook is not read: a small one can fill the server's memory.
-KINDS = (".csv", ".tsv")
+# Bytes of a workbook when it is unpacked: a small file may hold more than the memory.
+MOST_UNPACKED = 16 * 2**20
 # Posts of a table; `find --input` takes any number.
 MOST = 5_000
 # How often a post is asked again while the server is busy.
 TRIES = 20
-COLUMNS = (
-    "post text verdict present title authors venue date doi link sentence retracted error"
-).split()
+LEFT_OUT = "Left out"
 FILTERS = ("lang", "date", "venue", "paper_lang")
 # (post, whether it may be fetched, filters) -> its answer
 AskPost = Callable[[Post, bool, Where], Awaitable[Answer]]
@@ -60,36 +61,48 @@ class PostTable:
             raise NoAnswer(422, reason, field=field) from None
         name = request.query_params.get("name", "")
         body = await request.body()
-        posts, note = await asyncio.to_thread(read_table, name, body, words)
-        lang = question.as_post().lang
-        posts = [post if post.lang else replace(post, lang=lang) for post in posts]
+        records, note = await asyncio.to_thread(read_table, name, body, words)
         fetch = request.query_params.get("fetch") == "true"
-        lines = self._lines(posts, note, fetch, question, words)
+        lines = self._lines(records, note, fetch, question, words)
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
     async def _lines(
-        self, posts: Sequence[Post], note: str, fetch: bool, question: Question, words: Words
+        self,
+        records: Sequence[PostRecord],
+        note: str,
+        fetch: bool,
+        question: Question,
+        words: Words,
     ) -> AsyncIterator[str]:
-        header = csv_row(COLUMNS, _separator(words))
-        yield json.dumps({"posts": len(posts), "note": note, "csv": header}) + "\n"
-        waiting: deque[asyncio.Task[Answer | NoAnswer]] = deque()
-        rest = deque(posts)
-        asked: deque[Post] = deque()
+        columns: dict[str, None] = {}
+        for record in records:
+            columns |= dict.fromkeys(record.columns)
+        writer = RowWriter(list(columns), question, words)
+        yield json.dumps({"posts": len(records), "note": note, "csv": writer.header()}) + "\n"
+        lang = question.as_post().lang
+        waiting: deque[tuple[PostRecord, asyncio.Task[Answer | NoAnswer]]] = deque()
+        rest = deque(records)
         try:
             while rest or waiting:
                 while rest and len(waiting) < self.room():
-                    post = rest.popleft()
-                    asked.append(post)
-                    waiting.append(asyncio.create_task(self._ask(post, fetch, question.where)))
-                outcome = await waiting.popleft()
-                row = row_values(asked.popleft(), outcome, question, words)
-                yield json.dumps(row) + "\n"
+                    record = rest.popleft()
+                    asked = self._ask(record, lang, fetch, question.where)
+                    waiting.append((record, asyncio.create_task(asked)))
+                outcome = await waiting[0][1]
+                record, _ = waiting.popleft()
+                yield json.dumps(writer.row(record, outcome)) + "\n"
         finally:
-            for task in waiting:
+            for _, task in waiting:
                 task.cancel()
 
-    async def _ask(self, post: Post, fetch: bool, where: Where) -> Answer | NoAnswer:
+    async def _ask(
+        self, record: PostRecord, lang: str, fetch: bool, where: Where
+    ) -> Answer | NoAnswer:
         """Answer a post; return why it has none, at a busy server after some tries."""
+        post = record.post
+        if post is None:
+            return NoAnswer(422, record.left_out)
+        post = post if post.lang else replace(post, lang=lang)
         if len(post.text) > CHARACTERS:
             return NoAnswer(422, f"must have at most {CHARACTERS} characters")
         failed = NoAnswer(503, "too many posts are waiting")
@@ -104,21 +117,24 @@ class PostTable:
         return failed
 
 
-def read_table(name: str, content: bytes, words: Words) -> tuple[list[Post], str]:
-    """Read a table's posts, and a note on rows that were left out. Raises `NoAnswer` 422."""
+def read_table(name: str, content: bytes, words: Words) -> tuple[list[PostRecord], str]:
+    """Read a table's rows, and a note on those that are left out. Raises `NoAnswer` 422."""
     shown = printable_line(name)[:100] or "table"
     kind = Path(name).suffix.lower()
     if kind not in KINDS:
-        raise NoAnswer(422, "is not a .csv or .tsv file: save the table as CSV", field=shown)
-    posts: list[Post] = []
+        raise NoAnswer(422, "is not a table: save it as .csv, .tsv or .xlsx", field=shown)
+    records: list[PostRecord] = []
     with tempfile.TemporaryDirectory(prefix="claim2source-") as folder:
         path = Path(folder) / f"table{kind}"
         path.write_bytes(content)
+        if kind in WORKBOOKS and unpacked_bytes(path) > MOST_UNPACKED:
+            reason = f"is larger than {MOST_UNPACKED >> 20} MiB unpacked: save it as .csv"
+            raise NoAnswer(422, reason, field=shown)
         file = PostFile(path)
         try:
-            for post in file:
-                posts.append(post)
-                if len(posts) > MOST:
+            for record in file.records():
+                records.append(record)
+                if len(records) > MOST:
                     reason = f"has more than {MOST} posts: find --input takes any number"
                     raise NoAnswer(422, reason, field=shown)
         except InputError as error:
@@ -128,41 +144,54 @@ def read_table(name: str, content: bytes, words: Words) -> tuple[list[Post], str
             raise NoAnswer(422, printable_line(str(problem))) from None
     omitted = ", ".join(f"{count} {words(reason)}" for reason, count in file.left_out.most_common())
     note = words("Left out: {omitted}", omitted=omitted) if omitted else ""
-    return posts, note
+    return records, note
 
 
-def row_values(
-    post: Post, outcome: Answer | NoAnswer, question: Question, words: Words
-) -> dict[str, object]:
-    """Write a row for the page, and the same row of the file to download."""
-    cells: dict[str, object] = {"post": post.id, "text": post.text}
-    row: dict[str, object] = {"id": post.id, "post": post.text[:CHARACTERS]}
-    if isinstance(outcome, NoAnswer):
-        cells["error"] = row["error"] = words.message(str(outcome))
-    else:
-        cells |= _best_paper(outcome)
-        row |= _shown_paper(outcome, words)
-        lang = post.lang or "auto"
-        own = {"post": post.text, "lang": lang, "date": post.date or question.date}
-        row["answer"] = answer_link(question.model_copy(update=own))
-    present = cells.get("present")
-    if isinstance(present, float):
-        written = f"{present:.3f}"
-        cells["present"] = written if words.lang == ENGLISH else written.replace(".", ",")
-    row["csv"] = csv_row([cells.get(name, "") for name in COLUMNS], _separator(words))
-    return row
+@dataclass(frozen=True)
+class RowWriter:
+    """Write the rows of a table for the page, each with that of the file to download.
 
+    The file has the columns that `find --input` writes, with the best paper of each post.
+    """
 
-def _best_paper(answer: Answer) -> dict[str, object]:
-    cells: dict[str, object] = {"verdict": answer.verdict or "not judged"}
-    if answer.matches:
-        values = json_rows(answer)[0]
-        names = ("present", "title", "venue", "date", "doi", "link", "sentence", "retracted")
-        cells |= {name: values[name] for name in names}
-        authors = values["authors"]
-        if isinstance(authors, list):
-            cells["authors"] = "; ".join(authors)
-    return cells
+    columns: Sequence[str]
+    question: Question
+    words: Words
+
+    @property
+    def _separator(self) -> str:
+        """Return what separates columns where a spreadsheet is used in the language."""
+        return "," if self.words.lang == ENGLISH else ";"
+
+    def header(self) -> str:
+        """Write the header of the file."""
+        (line,) = csv_lines(self.columns, [], self._separator)
+        return line + LINE_END
+
+    def row(self, record: PostRecord, outcome: Answer | NoAnswer) -> dict[str, object]:
+        """Write the row of a post, or of a record without one."""
+        shown: dict[str, object] = {"id": record.id, "post": record.text[:CHARACTERS]}
+        if isinstance(outcome, NoAnswer):
+            reason = self.words.message(str(outcome))
+            shown["error"] = reason
+            if record.post is None:
+                shown["label"] = self.words(LEFT_OUT)
+            result = Outcome(record.id, record.text, reason)
+        else:
+            shown |= _shown_paper(outcome, self.words)
+            shown["answer"] = self._link(record)
+            result = Outcome.from_answer(outcome)
+        (line,) = csv_rows(self.columns, [(record, result)], self._separator)
+        shown["csv"] = line + LINE_END
+        return shown
+
+    def _link(self, record: PostRecord) -> str:
+        """Return the address of the whole answer to a post."""
+        post = record.post
+        assert post is not None
+        lang = post.lang or self.question.lang
+        own = {"post": post.text, "lang": lang, "date": post.date or self.question.date}
+        return answer_link(self.question.model_copy(update=own))
 
 
 def _shown_paper(answer: Answer, words: Words) -> dict[str, object]:
@@ -180,8 +209,3 @@ def _shown_paper(answer: Answer, words: Words) -> dict[str, object]:
         row["sentence"] = match.sentence
         row["retracted"] = retraction_text(match.paper, words)
     return row
-
-
-def _separator(words: Words) -> str:
-    """Return what separates columns where a spreadsheet is used in a language."""
-    return "," if words.lang == ENGLISH else ";"

@@ -35,6 +35,15 @@ def test_a_post_may_stand_before_between_and_after_options(words: list[str]) -> 
     assert (config.post, config.index, config.k, config.json) == ("a post", "i", 3, True)
 
 
+@pytest.mark.parametrize("switch", ["--json", "--fetch", "--bibtex", "--no_translate"])
+def test_an_address_may_follow_a_switch(switch: str) -> None:
+    address = "https://bsky.app/profile/a.example/post/3k"
+    config = find(switch, address, "--index", "i")
+    assert config.post == address and getattr(config, switch[2:].removeprefix("no_")) != (
+        "no_" in switch
+    )
+
+
 def test_after_two_dashes_a_post_may_look_like_an_option() -> None:
     assert find("--index", "i", "--", "--k").post == "--k"
     assert find("--fetch", "--instances", "a.example", "--index", "i", "--", "b").instances == [

@@ -278,7 +278,7 @@ def test_a_table_that_is_dropped_is_answered_and_downloaded(page: Any, tmp_path:
     assert download.value.suggested_filename == "posts-papers.csv"
     download.value.save_as(tmp_path / "table.csv")
     content = (tmp_path / "table.csv").read_bytes()
-    assert content.startswith(b"\xef\xbb\xbfpost,text,verdict") and b"\nb,'=1+1" in content
+    assert content.startswith(b"\xef\xbb\xbfid,text,post,post_text") and b"\nb,'=1+1" in content
     page.set_viewport_size({"width": 390, "height": 800})
     assert page.evaluate(BEYOND) == []
     rows.nth(0).locator("a").first.click()

@@ -30,7 +30,12 @@ def shown_texts() -> set[str]:
     texts = set()
     for path in [*page.FOLDER.glob("*.html"), *(page.STATIC / name for name in page.SCRIPTS)]:
         texts.update(re.findall(r'\bt\("([^"]+)"', path.read_text("utf-8")))
-    return texts | {*page.LABELS.values(), *page.POST_LANGUAGES.values(), *VERDICTS.values()}
+    return texts | {
+        *page.LABELS.values(),
+        *page.POST_LANGUAGES.values(),
+        *VERDICTS.values(),
+        table.LEFT_OUT,
+    }
 
 
 def messages() -> list[str]:
@@ -48,6 +53,7 @@ def messages() -> list[str]:
     texts += notes(replace(ANSWER, untranslated=True))
     texts += notes(replace(ANSWER, unencoded=True))
     texts += [headline(replace(ANSWER, matches=())), next_step(replace(ANSWER, matches=()))]
+    texts.append("is larger than 16 MiB unpacked: save it as .csv")
     texts += [str(refusal["description"]) for refusal in app.REFUSALS.values()]
     for module in (access, app, batcher, marking, page, table):
         source = Path(str(module.__file__)).read_text("utf-8")

@@ -199,7 +199,7 @@ function newTable(name, controller) {
       } else {
         done += 1;
         bar.value = done;
-        const text = line.error ? t("Error") : line.label;
+        const text = line.label ?? t("Error");
         counts.set(text, (counts.get(text) ?? 0) + 1);
         body.append(tableRow(line));
       }
@@ -235,7 +235,7 @@ function tableRow(line) {
   else own.textContent = short;
   const verdict = element("td"), paper = element("td");
   if (line.error) {
-    verdict.append(element("strong", { class: "state", text: t("Error") }));
+    verdict.append(element("strong", { class: "state", text: line.label ?? t("Error") }));
     paper.append(element("span", { class: "problem", text: line.error }));
     return element("tr", {}, own, verdict, paper);
   }

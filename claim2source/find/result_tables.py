@@ -1,0 +1,169 @@
+"""Write answers beside the rows of a file of posts: as CSV, an Excel workbook or JSON lines.
+
+Cells are anybody's text: none becomes a formula.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from claim2source.core.errors import InputError
+from claim2source.core.files import atomic_path
+from claim2source.data.posts import PostRecord
+from claim2source.find.answers import COLUMNS, result_cell, safe_cell, table_values
+from claim2source.find.bulk import Outcome
+
+# Of CSV, as Excel writes it.
+LINE_END = "\r\n"
+ENDINGS = (".csv", ".xlsx", ".jsonl")
+# Rows of a sheet of Excel, its header included; letters of a cell.
+MOST_ROWS, MOST_LETTERS = 1_048_576, 32_767
+_POST = ("post", "post_text", "left_out")
+_RESULT = (*_POST, *(name for name in COLUMNS if name != "post"))
+# In front of a result's name that a column of the user's has.
+_PREFIX = "result_"
+# What no cell of a workbook may hold, in files of both kinds.
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+# Excel keeps 15 digits: an id of more stays text.
+_PLAIN_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,8})(\.[0-9]{0,5}[1-9])?")
+
+Answered = Iterable[tuple[PostRecord, Outcome]]
+Row = list[object]
+
+
+def header(columns: Iterable[str]) -> list[str]:
+    """Name the columns: the file's own as they are, then those of the results."""
+    names = list(columns)
+    taken = {name.casefold() for name in names}
+    for name in _RESULT:
+        while name.casefold() in taken:
+            name = _PREFIX + name
+        taken.add(name.casefold())
+        names.append(name)
+    return names
+
+
+def _rows(columns: Sequence[str], answered: Answered) -> Iterator[tuple[list[str], Row]]:
+    """Yield the file's own cells and those of the result: a row a paper, one without any."""
+    for record, outcome in answered:
+        own = [record.columns.get(name, "") for name in columns]
+        about = {"post": outcome.post, "post_text": outcome.text, "left_out": outcome.left_out}
+        about["verdict"] = outcome.verdict
+        for paper in outcome.papers or ({},):
+            values = {**about, **table_values(paper)}
+            yield own, [values.get(name) for name in _RESULT]
+
+
+def csv_lines(columns: Sequence[str], answered: Answered, separator: str = ",") -> Iterator[str]:
+    """Write the header and each row as a line of CSV, without its line break."""
+    yield csv_line(map(_own_cell, header(columns)), separator)
+    yield from csv_rows(columns, answered, separator)
+
+
+def csv_rows(columns: Sequence[str], answered: Answered, separator: str = ",") -> Iterator[str]:
+    """Write each row as a line of CSV; between semicolons, decimals have a comma."""
+    for own, result in _rows(columns, answered):
+        cells: Row = [_own_cell(text) for text in own]
+        for value in result:
+            cell = result_cell(value)
+            if isinstance(cell, float) and separator == ";":
+                cell = str(cell).replace(".", ",")
+            cells.append(cell)
+        yield csv_line(cells, separator)
+
+
+def csv_line(cells: Iterable[object], separator: str = ",") -> str:
+    """Write cells as Excel does, without the line break at their end."""
+    text = io.StringIO()
+    # A cell is quoted if it has what ends a line.
+    csv.writer(text, delimiter=separator, lineterminator=LINE_END).writerow(cells)
+    return text.getvalue().removesuffix(LINE_END)
+
+
+def _own_cell(text: str) -> str:
+    """Write a cell of the user's as it was, but for what a spreadsheet would run."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n")
+    return safe_cell(_CONTROL.sub(" ", lines))
+
+
+def json_line(record: PostRecord, outcome: Outcome) -> str:
+    """Write a record with its papers as one line of JSON."""
+    values = {
+        "post": outcome.post,
+        "text": outcome.text,
+        "columns": record.columns,
+        "left_out": outcome.left_out,
+        "verdict": outcome.verdict,
+        "papers": outcome.papers,
+    }
+    return json.dumps(values)
+
+
+def require_kind(out: Path, rows: int) -> None:
+    """Raise `InputError` if a workbook cannot be written, or has too few rows."""
+    if out.suffix.lower() != ".xlsx":
+        return
+    if find_spec("openpyxl") is None:
+        raise InputError(out, reason="needs the package openpyxl: pip install openpyxl")
+    if rows >= MOST_ROWS:
+        reason = f"a sheet has at most {MOST_ROWS} rows, and these may be {rows}: choose .csv"
+        raise InputError(out, reason=reason)
+
+
+def write_table(out: Path, columns: Sequence[str], answered: Answered, separator: str) -> None:
+    """Write a table or JSON lines, as the name of the file says."""
+    kind = out.suffix.lower()
+    with atomic_path(out) as temporary:
+        if kind == ".xlsx":
+            _write_workbook(temporary, columns, answered)
+        elif kind == ".csv":
+            # Excel takes a file without a byte order mark for one of Windows.
+            lines = csv_lines(columns, answered, separator)
+            _write_lines(temporary, lines, "utf-8-sig", LINE_END)
+        else:
+            lines = (json_line(*pair) for pair in answered)
+            _write_lines(temporary, lines, "utf-8", "\n")
+
+
+def _write_lines(path: Path, lines: Iterable[str], encoding: str, end: str) -> None:
+    with path.open("w", encoding=encoding, newline="") as file:
+        for line in lines:
+            file.write(line + end)
+
+
+def _write_workbook(path: Path, columns: Sequence[str], answered: Answered) -> None:
+    from openpyxl import Workbook
+    from openpyxl.cell import WriteOnlyCell
+
+    book = Workbook(write_only=True)
+    sheet = book.create_sheet("find")
+    sheet.freeze_panes = "A2"
+
+    def cell(value: object) -> object:
+        if not isinstance(value, str):
+            return "" if value is None else value
+        text = _CONTROL.sub(" ", value)
+        if len(text) > MOST_LETTERS:
+            text = text[: MOST_LETTERS - 3] + " .."
+        made = WriteOnlyCell(sheet, text)
+        made.data_type = "s"  # never a formula, nor an error
+        return made
+
+    sheet.append([cell(name) for name in header(columns)])
+    for own, result in _rows(columns, answered):
+        cells = [cell(_number(text)) for text in own]
+        sheet.append(cells + [cell(value) for value in result])
+    book.save(path)
+
+
+def _number(text: str) -> object:
+    """Return a number that a cell shows as it was written; else the text."""
+    if not _PLAIN_NUMBER.fullmatch(text):
+        return text
+    return float(text) if "." in text else int(text)

@@ -1,0 +1,277 @@
+"""`find --input`: the user's columns beside each answer, for spreadsheets, in runs that stop."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openpyxl import load_workbook
+
+from claim2source.core.errors import InputError, UserError
+from claim2source.data.posts import Post, PostRecord
+from claim2source.find import bulk
+from claim2source.find.answers import safe_cell
+from claim2source.find.bulk import Outcome
+from claim2source.find.finder import Answer, Finder
+from claim2source.find.result_tables import csv_lines
+from tests.eval.papers import POST
+
+# A formula, an id that is too long for a number, a quote, a line break, and no text.
+TABLE = [
+    ["Beitrag", "id", "title", "Notiz", "likes", "Notiz"],
+    [POST, "1234567890123456789", "mine", '=HYPERLINK("http://x")', "-5", "ü"],
+    ["vaccine b", "b", "", "two\nlines; and", "3.5", " @SUM(A1)"],
+    ["", "c", "", "no text", "", ""],
+    [POST, "1234567890123456789", "again", "+49 170", "7", ""],
+]
+
+
+def write(path: Path, rows: list[list[str]], delimiter: str = ";") -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, delimiter=delimiter).writerows(rows)
+    return path
+
+
+def opened(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        assert file.read(1) == "\ufeff"
+        return list(csv.DictReader(file, delimiter=";"))
+
+
+def bulk_words(file: Path, out: Path) -> list[str]:
+    return ["--input", str(file), "--columns", "text=Beitrag", "--k", "1", "--out", str(out)]
+
+
+def test_columns_and_text_stay_beside_one_row_for_each_post(
+    ask: Callable[..., str], tmp_path: Path
+) -> None:
+    file = write(tmp_path / "posts.csv", TABLE)
+    out = tmp_path / "found.csv"
+    said = ask(*bulk_words(file, out))
+    assert "4 posts: 2 answered, 2 left out" in said
+    first, second, empty, repeated = found = opened(out)
+    assert list(first)[:6] == ["Beitrag", "id", "title", "Notiz", "likes", "Notiz (2)"]
+    assert [row["Beitrag"] for row in found] == [POST, "vaccine b", "", POST]
+    assert [row["post"] for row in found] == [row["id"] for row in found]
+    assert [row["rank"] for row in found] == ["1", "1", "", ""]
+    assert (first["post_text"], first["title"]) == (POST, "mine")
+    (paper,) = json.loads(ask(POST, "--k", "1", "--json"))
+    assert (first["result_id"], first["result_title"]) == (paper["id"], paper["title"])
+    assert empty["left_out"] and repeated["left_out"] and not first["left_out"]
+    # What a spreadsheet would run is a text; numbers and line breaks are as they were.
+    assert first["Notiz"] == "'" + TABLE[1][3] and second["Notiz (2)"] == "' @SUM(A1)"
+    assert repeated["Notiz"] == "'+49 170" and second["Notiz"] == "two\nlines; and"
+    assert [row["likes"] for row in found] == ["-5", "3.5", "", "7"]
+    # The same on standard output, with commas and without a byte order mark.
+    printed = ask(*bulk_words(file, out)[:-2], "--csv")
+    assert list(csv.DictReader(io.StringIO(printed))) == found
+    assert [path.name for path in tmp_path.glob("found*")] == ["found.csv"]
+
+
+def test_a_workbook_holds_texts_and_numbers_but_no_formula(
+    ask: Callable[..., str], tmp_path: Path
+) -> None:
+    file = write(tmp_path / "posts.csv", TABLE)
+    ask(*bulk_words(file, tmp_path / "found.xlsx"))
+    sheet = load_workbook(tmp_path / "found.xlsx").active
+    assert sheet is not None
+    header, first, second, *others = sheet.iter_rows()
+    names = [cell.value for cell in header]
+    assert names[:3] == ["Beitrag", "id", "title"] and len(others) == 2
+    values: dict[Any, Any] = dict(zip(names, first, strict=True))
+    assert values["Notiz"].value == TABLE[1][3] and values["Notiz"].data_type == "s"
+    assert values["likes"].value == -5 and values["id"].value == TABLE[1][1]
+    assert values["rank"].value == 1 and second[3].value == TABLE[2][3]
+    # It is read again, with its results as further columns.
+    again = ask("--input", str(tmp_path / "found.xlsx"), "--columns", "text=Beitrag", "--csv")
+    assert "result_result_id" in again.splitlines()[0]
+
+
+def test_keys_of_json_and_posts_of_a_network_are_columns(
+    ask: Callable[..., str], tmp_path: Path
+) -> None:
+    file = tmp_path / "posts.jsonl"
+    records = [{"id": "a", "text": POST, "tags": ["x", 1], "n": None}, {"text": "vaccine", "m": 2}]
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    ask("--input", str(file), "--k", "2", "--out", str(tmp_path / "found.jsonl"))
+    text = (tmp_path / "found.jsonl").read_text(encoding="utf-8")
+    first, second = map(json.loads, text.splitlines())
+    assert first["columns"] == {"id": "a", "text": POST, "tags": '["x", 1]', "n": ""}
+    assert (second["post"], second["text"], second["left_out"]) == ("2", "vaccine", "")
+    assert first["papers"] == json.loads(ask(POST, "--k", "2", "--json"))
+    ask("--input", str(file), "--k", "1", "--out", str(tmp_path / "found.csv"))
+    header = (tmp_path / "found.csv").read_text(encoding="utf-8-sig").splitlines()[0]
+    assert header.startswith("id,text,tags,n,m,post,post_text,left_out,rank,result_id")
+    nothing = ask("--input", str(file), "--k", "1", "--venue", "none", "--csv")
+    assert [row["rank"] for row in csv.DictReader(io.StringIO(nothing))] == ["", ""]
+
+
+def test_a_stopped_run_goes_on_and_another_question_begins_anew(
+    ask: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rows = [["text", "id"], *([f"claim {number} a", f"p{number}"] for number in range(7))]
+    file, out = write(tmp_path / "posts.csv", rows), tmp_path / "found.csv"
+    words = ["--input", str(file), "--out", str(out), "--k", "1"]
+    monkeypatch.setattr(bulk, "MAX_BATCH", 2)
+    find, searched = Finder.find, []
+
+    def stopping(self: Finder, posts: Any, *args: Any) -> Any:
+        if len(searched) == 4:
+            raise KeyboardInterrupt
+        searched.extend(post.id for post in posts)
+        return find(self, posts, *args)
+
+    def run(*words: str, stops: bool = False) -> tuple[str, list[str]]:
+        searched.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(Finder, "find", stopping)
+            if not stops:
+                searched.append("none")  # so that four are never reached
+            try:
+                said = ask(*words)
+            except KeyboardInterrupt:
+                said = "interrupted"
+        return said, [key for key in searched if key != "none"]
+
+    ids = [f"p{number}" for number in range(7)]
+    assert run(*words, stops=True) == ("interrupted", ids[:4])
+    assert not out.exists()
+    partial = tmp_path / "found.csv.partial"
+    stopped = partial.read_bytes()
+    # A line that was not written whole does not count.
+    partial.write_bytes(stopped + b'{"post": "p4", "te')
+    said, asked = run(*words)
+    assert asked == ids[4:] and "goes on after 4 of 7" in said
+    assert [row["id"] for row in opened(out)] == ids
+    assert {row["rank"] for row in opened(out)} == {"1"} and not partial.exists()
+    expected = out.read_bytes()
+    # What another question, or nobody, has begun is refused and stays as it is.
+    for change in (["--k", "2"], ["--date", "2019"], ["--no_translate"]):
+        partial.write_bytes(stopped)
+        assert refused(ask, *words, *change) and partial.read_bytes() == stopped
+    write(file, [*rows, ["one more", "p7"]])
+    assert refused(ask, *words) and partial.read_bytes() == stopped
+    write(file, rows)
+    lines = stopped.splitlines(keepends=True)
+    twice = [*lines[:2], lines[1], *lines[2:]]
+    for damage in (
+        b"mine\n",
+        b"mine",
+        stopped.replace(b'"papers"', b'"paper"', 1),
+        lines[0] + b"".join(reversed(lines[1:])),
+        b"".join(twice),
+        lines[0][:-2] + b"\n" + b"".join(lines[1:]),
+        stopped + b"\0\0\0",
+    ):
+        partial.write_bytes(damage)
+        assert refused(ask, *words) and partial.read_bytes() == damage
+    partial.write_bytes(stopped)
+    with partial.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert refused(ask, *words) and partial.read_bytes() == stopped
+    partial.unlink()
+    partial.symlink_to(file)
+    assert refused(ask, *words) and out.read_bytes() == expected
+    partial.unlink()
+    partial.write_bytes(stopped[:20])  # nothing was kept yet
+    assert run(*words)[1] == ids and out.read_bytes() == expected
+
+
+def refused(ask: Callable[..., str], *words: str) -> bool:
+    """Whether a run is refused in one line that names the file of the other one."""
+    with pytest.raises(InputError) as error:
+        ask(*words)
+    (line,) = error.value.lines
+    return "found.csv.partial" in line
+
+
+def test_a_post_that_fails_is_a_row_and_counted(
+    ask: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [["text"], ["claim a"], ["https://bsky.app/x"], ["poison"], ["claim b"]]
+    file, out = write(tmp_path / "posts.csv", rows), tmp_path / "found.csv"
+    find = Finder.find
+
+    def failing(self: Finder, posts: Sequence[Post], *args: Any) -> list[Answer]:
+        if any(post.text == "poison" for post in posts):
+            raise ValueError("of no use")
+        return find(self, posts, *args)
+
+    monkeypatch.setattr(Finder, "find", failing)
+    words = ["--input", str(file), "--k", "1", "--out", str(out)]
+    assert "4 posts: 2 answered, 2 left out" in ask(*words)
+    found = list(csv.DictReader(out.open(encoding="utf-8-sig", newline="")))
+    assert [bool(row["left_out"]) for row in found] == [False, True, True, False]
+    assert [row["verdict"] for row in found] == ["not judged", "", "", "not judged"]
+    # With nothing but such posts there is no answer to write.
+    for text in ("poison", "https://bsky.app/x"):
+        write(file, [["text"], [text]])
+        before = out.read_bytes()
+        with pytest.raises((ValueError, UserError)):
+            ask(*words)
+        assert out.read_bytes() == before
+
+
+HOSTILE = [
+    "=1+1",
+    "\t@SUM(A1)",
+    "-2+3+cmd|' /C calc'!A0",
+    "quiet;=WEBSERVICE(1)",
+    "two\n=cmd|' /C calc'!A0",
+    "a,+HYPERLINK(1)",
+]
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_no_cell_is_a_formula_at_any_separator(separator: str) -> None:
+    record = PostRecord(None, {str(number): text for number, text in enumerate(HOSTILE)})
+    outcome = Outcome("=1+1", HOSTILE[3], HOSTILE[2])
+    columns = list(record.columns)
+    for written in (",", ";"):
+        lines = csv_lines(columns, [(record, outcome)], written)
+        text = "\n".join(lines)
+        assert list(csv.reader(io.StringIO(text), delimiter=written))[1][3].startswith("quiet")
+        for cells in csv.reader(io.StringIO(text), delimiter=separator):
+            for cell in cells:
+                assert not cell.lstrip().startswith(("=", "+", "-", "@"))
+
+
+def test_what_is_no_formula_is_kept_as_it_was() -> None:
+    texts = ["-5", "+3,7 %", "-12.5%", "a - b; - c", "list:\n- one\n- two", "hi,@who", "mail@x.org"]
+    kept = [text for text in texts if safe_cell(text) == text]
+    assert kept == [text for text in texts if text != "+3,7 %"]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--out", "found.txt"], "out: "),
+        (["--out", "found.csv", "--json"], "out: "),
+        (["--out", "posts.csv"], "posts.csv: "),
+        (["--out", "posts.csv/found.csv"], "posts.csv: "),
+    ],
+)
+def test_an_output_that_cannot_be_is_one_line(
+    ask: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    reason: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "posts.csv", [["text"], ["a"]])
+    with pytest.raises(UserError, match=reason) as error:
+        ask("--input", "posts.csv", *words)
+    assert len(error.value.lines) == 1
+    with pytest.raises(UserError, match="out: "):
+        ask(POST, "--out", "found.csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["posts.csv"]
