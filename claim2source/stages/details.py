@@ -7,7 +7,7 @@ the figures, and what did not help.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, ClassVar, NamedTuple
@@ -18,7 +18,7 @@ from claim2source.core.config import Between, Settings
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
 from claim2source.stages.pairs import DEEPEST, ranked_by
-from claim2source.text.quantities import Quantity, quantities
+from claim2source.text.quantities import Kind, Quantity, quantities
 from claim2source.text.subjects import Subjects, subjects
 
 # Weights of the details that a source shares with a claim, in ranges of the list's scores.
@@ -29,6 +29,8 @@ DEPTH = 30
 _RANGE_DEPTH = 100
 # Smaller values of posts are not roundings of what papers have, but for multiples.
 _SMALLEST_ROUNDED, _SMALLEST_MULTIPLE = 10, 1.5
+# Ratios that posts may turn into changes in per cent, and those that they may turn around.
+_LARGEST_CHANGE, _SMALLEST_INVERSE = 2, 0.1
 # Languages in which words of a post are read; of another one its translation is read, too.
 _READ = ("en", "de", "fr")
 # Texts whose details are held.
@@ -144,10 +146,30 @@ def _source_subjects(text: str) -> Subjects:
 
 @lru_cache(maxsize=_MOST_TEXTS)
 def _source_quantities(text: str) -> frozenset[Quantity]:
-    """Read a source's quantities, and what posts may write in their place: rounded ones."""
+    """Read a source's quantities, and what posts may write in their place."""
     found: set[Quantity] = set()
-    for value, kind in quantities(text):
-        found.add(Quantity(value, kind))
-        if value >= _SMALLEST_ROUNDED:
-            found |= {Quantity(round(value, digits), kind) for digits in (0, 1)}
+    for quantity in quantities(text):
+        found.update(_ways_to_write(*quantity))
     return frozenset(found)
+
+
+def _ways_to_write(value: float, kind: Kind) -> Iterator[Quantity]:
+    """Yield a quantity itself, rounded, and a ratio as a change: 0.63 as 37 %, 0.27 as 3.7 times.
+
+    Only what a paper has is rounded: "37 %" of a post may be 36.8 %, but not the other way round.
+    """
+    yield Quantity(value, kind)
+    is_ratio = kind == "times"
+    if value >= (_SMALLEST_MULTIPLE if is_ratio else _SMALLEST_ROUNDED):
+        yield from _rounded(value, kind)
+    if is_ratio:
+        yield Quantity(value, "number")
+        if value < _LARGEST_CHANGE:
+            yield Quantity(float(round(100 * abs(1 - value))), "percent")
+        if _SMALLEST_INVERSE < value < 1:
+            yield from _rounded(1 / value, kind)
+
+
+def _rounded(value: float, kind: Kind) -> Iterator[Quantity]:
+    for digits in (0, 1):
+        yield Quantity(round(value, digits), kind)

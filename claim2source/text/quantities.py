@@ -123,10 +123,13 @@ _SCALES = {"thousand": 1e3, "million": 1e6, "billion": 1e9}
 _AFTER_PERCENT = re.compile(r"\s*-?\s*(?:%|percentage|prozentpunkt\w*)")
 _AFTER_TIMES = re.compile(r"\s*-?\s*(?:[x×](?!\w)|(?:fold|times|mal|fache?[nmrs]?|fois)\b)")
 # "Rate ratio of 3.7" is 3.7 times.
-_BEFORE_RATIO = re.compile(
-    r"(?:ratio|verhältnis|risque relatif|relative[ns]? risk|relatives risiko"
-    r"|\b(?:[ai]?[hr]r|aor|or(?=\s*[=:])))\s?(?:of|was|von|de|[=:])?\s?$"
+_RATIOS = tuple(
+    f"{name}{joint}"
+    for name in "ratio|verhältnis|risque relatif|relative risk|relatives risiko|factor|faktor|"
+    "facteur| hr|(hr| rr|(rr| irr|(irr| aor|(aor| ahr|(ahr| or =|(or =| or=|(or=".split("|")
+    for joint in ("", " of", " was", " von", " de", " =", "=", ":")
 )
+_TIMES_BEFORE = ("×", *_RATIOS)
 _BEFORE = 30
 # Units may follow a number at once; other letters make a name of it, such as 3D and 5th.
 _UNIT = re.compile(
@@ -356,14 +359,16 @@ def _number_kind(text: str, start: int, end: int, is_year: bool) -> Kind:
     """Read the kind of a number by what stands after it and before it."""
     if _AFTER_PERCENT.match(text, end):
         return "percent"
-    before = text[max(0, start - _BEFORE) : start]
-    if _AFTER_TIMES.match(text, end) or before.endswith("×") or _BEFORE_RATIO.search(before):
+    before = f" {text[max(0, start - _BEFORE) : start]}".rstrip(" ")
+    if before.endswith(_TIMES_BEFORE) or _AFTER_TIMES.match(text, end):
         return "times"
     return "year" if is_year else "number"
 
 
 def number_value(digits: str, lang: str) -> float | None:
     """Read a number in digits; None for what is not one number, such as 12.05.2020."""
+    if digits.isdigit():
+        return float(digits) if len(digits) <= _MOST_DIGITS else None
     digits = _SPACES.sub("", digits)
     marks = _MARK.findall(digits)
     first, *groups = _MARK.split(digits)

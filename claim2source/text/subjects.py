@@ -167,7 +167,7 @@ def subjects(text: str) -> Subjects:
     """
     plain = _NAMES.sub(r"\1-\2", _US.sub("usa", without_unseen(nfkc(text))).lower())
     found: set[str] = set()
-    for word in _WORD.findall(plain):
+    for word in set(_WORD.findall(plain)):
         found.update(_groups(word))
     return Subjects(frozenset(found & PLACES.keys()), frozenset(found & POPULATIONS.keys()))
 

@@ -55,6 +55,13 @@ def test_a_paper_s_exact_value_is_what_a_post_rounds() -> None:
     own = read_claim(Claim("0", "It fell by 37 %"))
     scores = score_details(own, exact)
     assert scores[0] > 0 == scores[1]
+    own = read_claim(Claim("0", "3,7-mal so oft, 73 % weniger", "de"))
+    ratios = [Source("a", "", "A rate ratio of 0.27."), Source("b", "", "a ratio of 0.37")]
+    assert score_details(own, ratios)[0] > 0 == score_details(own, ratios)[1]
+    own = read_claim(Claim("0", "dreimal so oft", "de"))
+    assert score_details(own, [Source("a", "", "A ratio of 2.96."), Source("b", "", "ratio 3.7")])[
+        0
+    ]
     # What is rounded is the paper's value, not the post's.
     own = read_claim(Claim("0", "It fell by 36.8 %"))
     assert not score_details(own, [Source("a", "", "It fell by 37%.")]).any()

@@ -101,7 +101,10 @@ def test_any_text_can_be_read(text: str, lang: str) -> None:
 
 
 SAME = {
-    (3.7, "times"): "3.7x|3,7-fach|3,7 mal|3.7-fold|×3.7|3,7 fois|a rate ratio of 3.7|aOR 3.7",
+    (
+        3.7,
+        "times",
+    ): "3.7x|3,7-fach|3,7 mal|3.7-fold|×3.7|3,7 fois|a rate ratio of 3.7|aOR 3.7|(HR: 3.7|OR = 3.7|um den Faktor 3,7",
     (3.0, "times"): "dreimal|three times|threefold|dreifach|trois fois|tripled|verdreifacht|triplé",
     (2.0, "times"): "doubled|twice|zweimal|doppelt so viele|verdoppelt|deux fois|doublée",
     (37.0, "percent"): "37 %|37%|37 Prozent|37 pour cent|thirty-seven percent|37\u00a0%|37 pct",
