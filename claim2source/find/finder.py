@@ -44,6 +44,8 @@ from claim2source.search.growing import batches
 from claim2source.search.rows import Where
 from claim2source.search.table import NEW, SearchResults
 from claim2source.search.translator import TranslatorConfig, Translators
+from claim2source.stages.details import DEPTH as DETAILS_DEPTH
+from claim2source.stages.details import rank_by_details
 from claim2source.text.clean import keep_numbers, split_sentences
 from claim2source.text.language import CODES, language_name, likeliest
 from claim2source.text.views import claim_parts
@@ -293,8 +295,12 @@ class Finder:
         if results.unencoded:
             self.unencoded[results.unencoded] += len(claims)
         papers, vectors = self.engine.fetch_with_sentences(self._ranked_ids(claims, results, k))
-        stages = [(LEXICAL, results.lexical), (DENSE, results.dense), (FUSED, results.fused)]
-        if self._system is not None:
+        if self._system is None:
+            by_id = {key: paper.source for key, paper in papers.items()}
+            run = rank_by_details(claims, by_id, results.fused.run)
+            fused = replace(results.fused, run=run)
+            stages = [(LEXICAL, results.lexical), (DENSE, results.dense), (FUSED, fused)]
+        else:
             sources = [paper.source for paper in papers.values()]
             stages = self._system.apply(claims, results, sources, self.on_part)
         last = stages[-1][1].run
@@ -305,11 +311,11 @@ class Finder:
         return _Found(results, stages, papers, listed, sentences, vectors)
 
     def _ranked_ids(self, claims: Sequence[Claim], results: SearchResults, k: int) -> list[str]:
-        """List the papers to read: those of the answers, or all that stages may rank."""
+        """List the papers to read: the first ones, or all that stages may rank."""
         ids: dict[str, None] = {}
         parts, limit = [results.lexical, results.dense, results.fused], None
         if self._system is None:
-            parts, limit = [results.fused], k
+            parts, limit = [results.fused], max(k, DETAILS_DEPTH)
         for part in parts:
             for claim in claims:
                 ids.update(dict.fromkeys(part.run.sources(claim.id, limit)))

@@ -1,0 +1,175 @@
+"""Re-rank by details that tell near siblings apart: quantities, places and populations.
+
+A paper is lifted for each detail of the post that it shares, the more the fewer of the post's
+candidates share it. The weights were chosen on training posts of six data sets; docs/log.md has
+the figures, and what did not help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, ClassVar, NamedTuple
+
+import numpy as np
+
+from claim2source.core.config import Between, Settings
+from claim2source.core.records import Claim, Source
+from claim2source.core.run import Result, Run
+from claim2source.stages.pairs import DEEPEST, ranked_by
+from claim2source.text.quantities import Kind, Quantity, quantities
+from claim2source.text.subjects import Subjects, subjects
+
+# Weights of the details that a source shares with a claim, in ranges of the list's scores.
+_QUANTITY, _PLACE, _POPULATION = 0.2, 0.15, 0.1
+# Sources that are read of each claim's list.
+DEPTH = 30
+# Scores count in units of the range of a list this deep.
+_RANGE_DEPTH = 100
+# Smaller values of posts are not roundings of what papers have, but for multiples.
+_SMALLEST_ROUNDED, _SMALLEST_MULTIPLE = 10, 1.5
+# Ratios that posts may turn into changes in per cent, and those that they may turn around.
+_LARGEST_CHANGE, _SMALLEST_INVERSE = 2, 0.1
+# Languages in which words of a post are read; of another one its translation is read, too.
+_READ = ("en", "de", "fr")
+# Texts whose details are held.
+_MOST_TEXTS = 4_096
+# Counted up when the same texts give other details.
+_FORMAT = 1
+
+
+class TextDetails(NamedTuple):
+    """Quantities, places and populations of a text; a year is not a quantity here."""
+
+    quantities: frozenset[Quantity]
+    places: frozenset[str]
+    populations: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Details(Settings):
+    """Lift sources that share a claim's quantities, places and populations.
+
+    A claim without any of these keeps its ranking.
+
+    Args:
+        depth: how many of the first sources are read, up to 2,000; what is beyond keeps its place
+            below them.
+    """
+
+    depth: Annotated[int, Between(1, DEEPEST)] = DEPTH
+    identity: ClassVar[Mapping[str, object]] = {"format": _FORMAT}
+
+    def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
+        """Re-rank the first `depth` sources of every claim."""
+        by_id = {source.id: source for source in sources}
+        return Result(rank_by_details(claims, by_id, run, self.depth))
+
+
+def rank_by_details(
+    claims: Sequence[Claim],
+    sources: Mapping[str, Source],
+    run: Run,
+    depth: int = DEPTH,
+) -> Run:
+    """Re-rank the first `depth` sources of every claim; those that are not in `sources` stay."""
+    ranked: dict[str, list[tuple[str, float]]] = {}
+    for claim in claims:
+        before = run.scored(claim.id)
+        scores = np.array(list(before.values()), dtype=np.float64)
+        first = [sources.get(key) for key in list(before)[:depth]]
+        lift = score_details(read_claim(claim), first)
+        if lift.any():
+            spread = scores[0] - scores[:_RANGE_DEPTH][-1]
+            scores[: len(first)] += (spread or 1.0) * lift
+            ranked[claim.id] = ranked_by(before, scores)
+        else:
+            ranked[claim.id] = list(before.items())
+    return Run.from_lists(ranked, pool=run.pool)
+
+
+def read_claim(claim: Claim) -> TextDetails:
+    """Read a claim's details, those of its translation too if its language is not read."""
+    details = _read_details(claim.text, claim.lang)
+    if not claim.translation or claim.lang in _READ:
+        return details
+    translated = _read_details(claim.translation, "en")
+    return TextDetails(
+        details.quantities | translated.quantities,
+        details.places | translated.places,
+        details.populations | translated.populations,
+    )
+
+
+def _read_details(text: str, language: str) -> TextDetails:
+    values = frozenset(value for value in quantities(text, language) if value.kind != "year")
+    return TextDetails(values, *subjects(text))
+
+
+def score_details(own: TextDetails, sources: Sequence[Source | None]) -> np.ndarray:
+    """Score a claim's candidates by the details that they share with it, [sources] float64."""
+    scores = np.zeros(len(sources))
+    texts = ["" if source is None else f"{source.title}. {source.abstract}" for source in sources]
+    if own.quantities:
+        values = [_source_quantities(text) for text in texts]
+        scores += _QUANTITY * _shared(own.quantities, values)
+    if own.places:
+        places = [_source_subjects(text).places for text in texts]
+        scores += _PLACE * _shared(own.places, places)
+    if own.populations:
+        populations = [_source_subjects(text).populations for text in texts]
+        scores += _POPULATION * _shared(own.populations, populations)
+    return scores
+
+
+def _shared(
+    details: frozenset[Quantity] | frozenset[str],
+    papers: Sequence[frozenset[Quantity] | frozenset[str]],
+) -> np.ndarray:
+    """Sum the rarity of the details that each paper has, [papers].
+
+    One that all papers have counts 0; one that a single paper of many has almost 1.
+    """
+    total = np.zeros(len(papers))
+    most = len(papers) + 1
+    for detail in sorted(details):
+        shared = np.array([detail in paper for paper in papers], dtype=bool)
+        total += shared * np.log(most / (shared.sum() + 1)) / np.log(most)
+    return total
+
+
+@lru_cache(maxsize=_MOST_TEXTS)
+def _source_subjects(text: str) -> Subjects:
+    return subjects(text)
+
+
+@lru_cache(maxsize=_MOST_TEXTS)
+def _source_quantities(text: str) -> frozenset[Quantity]:
+    """Read a source's quantities, and what posts may write in their place."""
+    found: set[Quantity] = set()
+    for quantity in quantities(text):
+        found.update(_ways_to_write(*quantity))
+    return frozenset(found)
+
+
+def _ways_to_write(value: float, kind: Kind) -> Iterator[Quantity]:
+    """Yield a quantity itself, rounded, and a ratio as a change: 0.63 as 37 %, 0.27 as 3.7 times.
+
+    Only what a paper has is rounded: "37 %" of a post may be 36.8 %, but not the other way round.
+    """
+    yield Quantity(value, kind)
+    is_ratio = kind == "times"
+    if value >= (_SMALLEST_MULTIPLE if is_ratio else _SMALLEST_ROUNDED):
+        yield from _rounded(value, kind)
+    if is_ratio:
+        yield Quantity(value, "number")
+        if value < _LARGEST_CHANGE:
+            yield Quantity(float(round(100 * abs(1 - value))), "percent")
+        if _SMALLEST_INVERSE < value < 1:
+            yield from _rounded(1 / value, kind)
+
+
+def _rounded(value: float, kind: Kind) -> Iterator[Quantity]:
+    for digits in (0, 1):
+        yield Quantity(round(value, digits), kind)

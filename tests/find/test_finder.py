@@ -1,0 +1,64 @@
+"""A finder ranks near siblings by the details of a post, in an index of any age."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from claim2source.core.records import Source
+from claim2source.data.papers import Paper
+from claim2source.data.posts import Post
+from claim2source.find.finder import Finder
+from claim2source.models import ModelConfig
+from claim2source.search.dense import Dense
+from claim2source.search.engine import Engine, open_index
+from claim2source.search.growing import grow, open_for_writing
+from claim2source.systems.read import read_staged
+from claim2source.text import Rendering
+
+RATES = [1.2, 1.9, 3.7, 5.2, 2.4, 1.6]
+POST = "Masken in Schulen: Ausbrüche 3,7-mal seltener"
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    """An index of near siblings, which differ in one number."""
+    folder = tmp_path_factory.mktemp("siblings") / "idx"
+    model = ModelConfig(name=str(tiny_folder), pooling="mean", max_length=32)
+    dense = Dense(model, rendering=Rendering("original", "title_abstract"), device="cpu")
+    papers = []
+    for number, rate in enumerate(RATES):
+        abstract = f"Masks cut outbreaks in schools. The rate ratio was {rate}."
+        papers.append(Paper(Source(f"p{number}", "Masks", abstract)))
+    writer = open_for_writing(folder, dense)
+    grow(writer, papers, dense)
+    writer.close()
+    return open_index(folder)
+
+
+def test_the_sibling_with_the_post_s_number_comes_first(engine: Engine) -> None:
+    (answer,) = Finder(engine).find([Post("0", POST, "de")], 1)
+    assert [match.paper.source.id for match in answer.matches] == ["p2"]
+    assert answer.matches[0].score == answer.matches[0].parts["fused"]
+
+
+def test_without_details_the_ranking_is_the_index_s_own(engine: Engine) -> None:
+    posts = [Post("0", "Masken in Schulen", "de"), Post("1", "the rate of outbreaks", "en")]
+    fused = engine.find([post.claim(post.lang) for post in posts]).fused
+    for answer in Finder(engine).find(posts, 6):
+        found = {match.paper.source.id: match.score for match in answer.matches}
+        assert found == fused.scored(answer.post.id)
+
+
+def test_a_pipeline_says_itself_whether_details_count(engine: Engine, tmp_path: Path) -> None:
+    retrieve = "retrieve: {hybrid: [{bm25: {}}, {dense: checkpoint}]}\nstages: [{rerank: details"
+    firsts = {}
+    for depth in (1, 30):
+        file = tmp_path / f"{depth}.yaml"
+        file.write_text(f"{retrieve}, depth: {depth}}}]\n")
+        (answer,) = Finder(engine, read_staged(file)).find([Post("0", POST, "de")], 3)
+        firsts[depth] = answer.matches[0].paper.source.id
+        assert "rerank details" in answer.matches[0].parts
+    index_first = engine.find([Post("0", POST).claim("de")]).fused.sources("0", 1)
+    assert firsts == {1: index_first[0], 30: "p2"}
