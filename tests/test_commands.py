@@ -16,6 +16,7 @@ from claim2source.core.positionals import with_positionals
 from claim2source.evaluation import table
 from claim2source.evaluation.plan import vary_words
 from claim2source.find.index import index_words
+from claim2source.llm.config import LLMConfig
 from claim2source.systems.read import SystemEntry, Systems, read_entries, read_systems
 from scripts.bench import read_options as read_bench
 from tests.shared_data import REPOSITORY
@@ -71,6 +72,8 @@ def read(program: str, words: Sequence[str]) -> Any:
         return read_prepare(words)
     if program == "scripts/bench.py":
         return read_bench(words)
+    if program == "scripts/plan.py" and "--systems" in words:
+        program = "scripts/plan_stages.py"
     source = (REPOSITORY / program).read_text(encoding="utf-8")
     if result := re.search(r"from (claim2source\.evaluation\.\w+) import", source):
         source += (REPOSITORY / f"{result[1].replace('.', '/')}.py").read_text(encoding="utf-8")
@@ -83,8 +86,14 @@ def read(program: str, words: Sequence[str]) -> Any:
         words = with_positionals(kind, words, ("post",))
     if program == "eval/evaluate.py":
         words = vary_words(words)
-    # A config of the reader's own stands for that of the user.
-    ours = ["configs/finetune/minilm.yaml" if word == "my.yaml" else word for word in words]
+    # A config of the reader's own stands for that of the user, and for what a local server writes.
+    ours = []
+    for word in words:
+        if word == "my.yaml":
+            word = "configs/finetune/minilm.yaml"
+        elif word.startswith(".venv-llama/"):
+            word = "tests/data/llama/settings.yaml"
+        ours.append(word)
     return parsed(kind, ours)
 
 
@@ -134,7 +143,10 @@ def test_every_command_in_a_configs_remarks_is_one_its_program_takes(
     # What the file is for runs by a command in it: each of its systems takes the named one's place.
     systems_of: dict[tuple[Path, ...], Systems] = {}
 
-    def read_once(files: Sequence[Path], beside: Sequence[Path] = ()) -> Systems:
+    def read_once(
+        files: Sequence[Path], beside: Sequence[Path] = (), llm: LLMConfig | None = None
+    ) -> Systems:
+        assert llm is None or not llm.model
         key = (*files, Path(), *beside)
         if key not in systems_of:
             systems_of[key] = read_systems(files, beside)
