@@ -23,7 +23,7 @@ from scipy import stats
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from claim2source.core.config import Settings, read_config
-from claim2source.core.errors import UserError, run_program
+from claim2source.core.errors import run_program
 from claim2source.core.files import write_text
 from claim2source.core.records import Claim, Dataset
 from claim2source.core.tables import Cell, TextTable, render
@@ -55,10 +55,9 @@ PROGRAM = "scripts/fit_shared_verdict.py"
 POSTS, OTHERS = 300, 120
 DESIGN = Design((LEXICAL, DENSE), shape=True)
 PENALTY = 3.0
-# Probabilities from which a paper might count as found: the first with few wrong ones. A new
-# collection may have more, so that the choice is stricter than what is asked of it.
-SURE = (0.7, 0.75, 0.8, 0.85, 0.9, 0.92, 0.94, 0.96, 0.98, 0.99)
-MOST_WRONG, CHOSEN_WRONG = 0.01, 0.005
+# Probability from which a paper counts as found, and the share of posts about other things or
+# without their papers that may reach it.
+SURE, MOST_WRONG = 0.9, 0.01
 # What a tenth may differ by, and how many must be good for an encoder to ship.
 GAP, GOOD = 0.1, 8
 SEED = 13
@@ -235,26 +234,13 @@ def fit_all(asked: Sequence[Asked]) -> AbstainModel:
         features.append(part.features[judged])
         present.append(part.questions.present[judged])
     model = fit(DESIGN, np.concatenate(features), np.concatenate(present), PENALTY)
-    return replace(model, shared=True, threshold=NOT_HERE)
-
-
-def choose_sure(asked: Sequence[Asked]) -> float:
-    """Choose the lowest probability from which few posts are wrongly found, by leaving out."""
-    shares = []
-    for part in asked:
-        model = fit_all([other for other in asked if other is not part])
-        absent = ~part.questions.present
-        shares.append(model.probabilities(part.features)[absent])
-    for sure in SURE:
-        if all(float((values >= sure).mean()) <= CHOSEN_WRONG for values in shares):
-            return sure
-    raise UserError(f"no probability has at most {CHOSEN_WRONG:.1%} of posts wrongly found")
+    return replace(model, shared=True, threshold=NOT_HERE, sure=SURE)
 
 
 def measure(name: str, asked: Mapping[str, Asked], tested: Mapping[str, Asked]) -> LeftOut:
     """Measure a collection by the model that is fitted to the other ones."""
     others = [part for key, part in asked.items() if key != name]
-    model = replace(fit_all(others), sure=choose_sure(others))
+    model = fit_all(others)
     part = tested[name]
     questions = part.questions
     shares = model.probabilities(part.features)
@@ -301,7 +287,6 @@ def to_ship(
     names = ", ".join(asked)
     model = replace(
         fit_all(parts),
-        sure=choose_sure(parts),
         languages=ENCODERS[encoder],
         fitted=f"{posts} posts of {names}; measured on each with a fit to the others",
         tenths=summed([collection.tenths for collection in left_out]),

@@ -57,8 +57,7 @@ def test_a_collection_is_measured_by_a_fit_to_the_others(monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "fit_all", track)
     measured = measure("ct25", asked, asked)
     assert measured.name == "ct25" and measured.posts == POSTS
-    # Neither the fit nor the probability from which papers are found has seen it.
-    assert fitted_on and all("ct25" not in names for names in fitted_on)
+    assert fitted_on == [{*asked} - {"ct25"}]
     assert sum(tenth.answers for tenth in measured.tenths) == 2 * POSTS
     assert measured.good >= 8 and measured.wrong <= 0.05 and measured.found > 0.2
 
