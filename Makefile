@@ -22,7 +22,7 @@ demo: install
 		--no_tests --out checkpoints/demo/evaluation
 	rm -rf checkpoints/demo_index
 	$(BIN)/python eval/index.py demo --model checkpoints/demo --out checkpoints/demo_index \
-		--no_sentences --no_abstention
+		--no_sentences
 	$(BIN)/python eval/find.py \
 		"Ratten erschnüffeln Tuberkulose im Gefängnis in Mosambik, besser als das Mikroskop" \
 		--index checkpoints/demo_index --k 3

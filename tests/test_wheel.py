@@ -198,7 +198,7 @@ def test_a_source_distribution_builds_the_same_wheel(
 def test_a_wheel_holds_the_package_alone(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"claim2source"}
-    assert "claim2source/py.typed" in names
+    assert {"claim2source/py.typed", "claim2source/find/shared.json"} <= {*names}
     for name in ("published/checkthat2025.yaml", "html/report.html", "html/report.js"):
         assert f"claim2source/evaluation/{name}" in names
     pages = REPOSITORY / "claim2source" / "serve" / "page"

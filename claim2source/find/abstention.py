@@ -7,7 +7,7 @@ of its first paper, and whether two lists agree on it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Literal
@@ -15,11 +15,13 @@ from typing import Literal
 import numpy as np
 
 from claim2source.core.errors import InputError
+from claim2source.core.records import Claim
 from claim2source.core.run import Result, Run
 from claim2source.core.validate import validated
+from claim2source.find.shapes import NAMES, shape_features
 from claim2source.search.engine import Engine
 from claim2source.search.fuse import FusionConfig, fuse
-from claim2source.search.manifest import MANIFEST
+from claim2source.search.manifest import MANIFEST, IndexManifest
 from claim2source.search.table import SearchResults
 from claim2source.text.language import READ
 
@@ -34,13 +36,15 @@ class Design:
     """Name the features: the first `scores` scores of each of `stages`, margins, agreements.
 
     `usual` adds how usual the first score of the stage `of_usual` is: its place among these
-    scores, which posts of other topics got.
+    scores, which posts of other topics got. `shape` has the shape of the lexical and the dense
+    list instead, which another collection or encoder's scale does not change.
     """
 
     stages: tuple[str, ...]
     scores: int = 5
     of_usual: str = ""
     usual: tuple[float, ...] = ()
+    shape: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < len(set(self.stages)) == len(self.stages):
@@ -49,9 +53,13 @@ class Design:
             raise ValueError(f"scores must be from 1 to {DEEPEST}")
         if self.usual and self.of_usual not in self.stages:
             raise ValueError("of_usual must be one of the stages")
+        if self.shape and self.stages != (LEXICAL, DENSE):
+            raise ValueError(f"stages must be {LEXICAL} and {DENSE}, for their shape")
 
     @property
     def names(self) -> list[str]:
+        if self.shape:
+            return list(NAMES)
         columns = []
         for stage in self.stages:
             for number in range(1, self.scores + 1):
@@ -62,11 +70,19 @@ class Design:
             columns.append("usual")
         return columns
 
-    def features(self, claim_ids: Sequence[str], stages: Mapping[str, Result]) -> np.ndarray:
+    def features(
+        self,
+        claim_ids: Sequence[str],
+        stages: Mapping[str, Result],
+        foreign: Collection[str] = (),
+    ) -> np.ndarray:
         """Describe claims by the results of stages, [claims, features] float64.
 
-        A short list's last score replaces what it lacks, 0 for an empty one's.
+        A short list's last score replaces what it lacks, 0 for an empty one's; a list that has no
+        shape gives NaN. `foreign` claims are in another language than the papers.
         """
+        if self.shape:
+            return shape_features(claim_ids, stages[LEXICAL].run, stages[DENSE].run, foreign)
         columns: list[np.ndarray] = []
         margins: list[np.ndarray] = []
         for name in self.stages:
@@ -108,6 +124,7 @@ class AbstainModel:
     probability is below `threshold` is marked, and counts as found from `sure`. `fitted` says on
     what, for who reads the file, `papers` how many the index had. `topic` tells posts of any of
     the topics from those of others. `tenths` measure it on papers that it was not fitted on.
+    A `shared` one was fitted on other collections, for posts in these `languages` (none: all).
     """
 
     design: Design
@@ -122,6 +139,8 @@ class AbstainModel:
     topic: AbstainModel | None = None
     papers: int = 0
     tenths: tuple[Tenth, ...] = ()
+    shared: bool = False
+    languages: tuple[str, ...] = ()
     format: Literal[1] = 1
 
     def __post_init__(self) -> None:
@@ -142,16 +161,22 @@ class AbstainModel:
         shares: np.ndarray = 0.5 * (1 + np.tanh(odds / 2))
         return shares
 
-    def shares(self, claim_ids: Sequence[str], stages: Mapping[str, Result]) -> np.ndarray:
+    def shares(
+        self,
+        claim_ids: Sequence[str],
+        stages: Mapping[str, Result],
+        foreign: Collection[str] = (),
+    ) -> np.ndarray:
         """Return the probability that each claim's paper is in the pool, [claims].
 
-        It is that of being of these topics at all, times that of the paper if it is.
+        It is that of being of these topics at all, times that of the paper if it is; NaN if the
+        lists have too few papers for a shape.
         """
-        features = self.design.features(claim_ids, stages)
+        features = self.design.features(claim_ids, stages, foreign)
         probabilities = self.probabilities(features)
         if self.topic is None:
             return probabilities
-        return probabilities * self.topic.shares(claim_ids, stages)
+        return probabilities * self.topic.shares(claim_ids, stages, foreign)
 
     def measured(self, low: float, high: float) -> Tenth:
         """Sum the tenths whose mean probability is from `low` to below `high`."""
@@ -181,6 +206,17 @@ def index_stages(results: SearchResults) -> dict[str, Result]:
 def candidate_languages(engine: Engine) -> tuple[str, ...]:
     """List the languages among which a short post's is decided, the papers' first."""
     return tuple(dict.fromkeys((engine.manifest.bm25.language, *READ)))
+
+
+def foreign_ids(claims: Iterable[Claim], engine: Engine) -> frozenset[str]:
+    """Collect the claims in another language than the index's, without a translation."""
+    language = engine.manifest.bm25.language
+    return frozenset(c.id for c in claims if c.lang != language and not c.translation)
+
+
+def has_own_model(manifest: IndexManifest) -> bool:
+    """Whether abstention was fitted to the index itself, not to other collections."""
+    return manifest.abstain is not None and manifest.abstain.get("shared") is not True
 
 
 def read_abstention(engine: Engine) -> AbstainModel | None:

@@ -287,6 +287,8 @@ def notes(answer: Answer) -> list[str]:
         notices.append(
             "The papers could not be encoded: words alone ranked them, and nothing judged them."
         )
+    elif answer.matches and answer.present is None and answer.unjudged:
+        notices.append(f"{answer.unjudged}.")
     elif answer.matches and answer.present is None:
         notices.append(
             "No abstention is fitted to this index (claim2source index --claims DATASET): scores "
@@ -296,8 +298,11 @@ def notes(answer: Answer) -> list[str]:
         measured = answer.measured
         here = _percent(measured.here, measured.answers)
         first = _percent(measured.first, measured.answers)
+        posts = "held-out posts"
+        if answer.shared:
+            posts = "posts of other collections"
         notices.append(
-            f"Of {measured.answers} held-out posts with this verdict {here} had their paper in the "
+            f"Of {measured.answers} {posts} with this verdict {here} had their paper in the "
             f"index, and for {first} it came first."
         )
     return notices

@@ -24,6 +24,7 @@ from claim2source.find.abstention import (
     Tenth,
     candidate_languages,
     fit,
+    foreign_ids,
     index_stages,
     reliability_tenths,
 )
@@ -116,12 +117,14 @@ class Questions:
     `parts` are the ids and the results by stage of each of the three, the last of which may be
     absent. The second part has also the claims whose papers are not in the index. The arrays are
     of all of them: `right` tells where the last stage's first source is a
-    gold one, `groups` number the groups of gold papers, and the kinds of other posts.
+    gold one, `groups` number the groups of gold papers, and the kinds of other posts. `foreign`
+    are in another language than the index's.
     """
 
     parts: tuple[tuple[Sequence[str], Mapping[str, Result]], ...]
     right: np.ndarray
     groups: np.ndarray
+    foreign: frozenset[str] = frozenset()
 
     @property
     def claims(self) -> int:
@@ -135,7 +138,7 @@ class Questions:
 
     def features(self, design: Design) -> np.ndarray:
         """Describe all of them, [claims + posts, features]."""
-        return np.concatenate([design.features(*part) for part in self.parts])
+        return np.concatenate([design.features(*part, self.foreign) for part in self.parts])
 
     def shares(self, model: AbstainModel) -> np.ndarray:
         """Return the probability of each that its paper is here, [claims + posts]."""
@@ -232,6 +235,7 @@ def ask_index(
         parts=(*questions.parts, (post_ids, elsewhere)),
         right=np.append(questions.right, no_post),
         groups=np.append(questions.groups, kinds),
+        foreign=foreign_ids([*claims, *missing, *posts], engine),
     )
 
 
@@ -344,9 +348,11 @@ def calibrate(
 def reliability(engine: Engine, model: AbstainModel, dataset: Dataset) -> tuple[Tenth, ...]:
     """Measure an index's abstention on the claims of a data set, asked with and without papers."""
     questions = ask_index(engine, dataset)
-    shares = np.concatenate([model.shares(*part) for part in questions.parts[:2]])
     claims = questions.claims
-    return reliability_tenths(shares, questions.present[:claims], questions.right[:claims])
+    shares = questions.shares(model)[:claims]
+    judged = np.isfinite(shares)
+    present, right = questions.present[:claims], questions.right[:claims]
+    return reliability_tenths(shares[judged], present[judged], right[judged])
 
 
 def reliability_parts(title: str, tenths: Sequence[Tenth], model: AbstainModel) -> list[Part]:

@@ -30,11 +30,13 @@ from claim2source.find.abstention import (
     AbstainModel,
     Tenth,
     candidate_languages,
-    index_stages,
     read_abstention,
 )
 from claim2source.find.allowed import require_allowed
 from claim2source.find.findings import vectors_by_finding
+from claim2source.find.judging import NOT_JUDGED as NOT_JUDGED
+from claim2source.find.judging import Judged, judge
+from claim2source.find.judging import Verdict as Verdict
 from claim2source.find.matching import MatchingWords, Words
 from claim2source.llm.config import LLMConfig
 from claim2source.models import ENGLISH
@@ -58,8 +60,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 INDEX = "CLAIM2SOURCE_INDEX"
-Verdict = Literal["found", "uncertain", "not here", "not judged"]
-NOT_JUDGED: Verdict = "not judged"
 # Posts that are searched and go through the stages at a time.
 MAX_BATCH = 64
 # What `on_part` is called with beside the names of stages.
@@ -109,7 +109,9 @@ class Answer:
     of that verdict, and `warnings` say why this one deserves less trust. `reasoning` is a
     verifier's. `searched` is the translation that was searched in place of the post, "" if the
     post itself was, also since it is `untranslated`: the translator failed. It is `unencoded`
-    if the model of an index without vectors failed: words alone ranked the papers.
+    if the model of an index without vectors failed: words alone ranked the papers. `unjudged` is
+    the reason if a model judges the index, but not this post; `shared` if it is of other
+    collections.
     """
 
     post: Post
@@ -125,6 +127,8 @@ class Answer:
     searched: str = ""
     untranslated: bool = False
     unencoded: bool = False
+    unjudged: str = ""
+    shared: bool = False
 
     def __repr__(self) -> str:
         return one_line(
@@ -151,18 +155,6 @@ class _Found:
     listed: Mapping[str, Sequence[str]]
     sentences: Mapping[str, Sequence[str]]
     vectors: Mapping[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class _Judged:
-    """Probability that each claim's paper is in the index, and the verdict by it.
-
-    `measured` counts the held-out answers of a verdict.
-    """
-
-    present: Mapping[str, float]
-    verdicts: Mapping[str, Verdict]
-    measured: Mapping[str, Tenth]
 
 
 class Finder:
@@ -273,7 +265,7 @@ class Finder:
             self.on_part(TRANSLATION)
             claims, untranslated = self.translators.translate_claims(claims)
         found = self._search(claims, k, where)
-        judged = self._judge(claims, found.results)
+        judged = judge(self.engine, self.abstain, claims, found.results, self.threshold)
         self.on_part(SENTENCES)
         nearest = self._nearest(claims, found)
         state = self._state(where, found.results)
@@ -322,11 +314,6 @@ class Finder:
                 ids.update(dict.fromkeys(part.run.sources(claim.id, limit)))
         return list(ids)
 
-    def _judge(self, claims: Sequence[Claim], results: SearchResults) -> _Judged:
-        present = self._presence(claims, results)
-        verdicts, measured = self._verdicts(present)
-        return _Judged(present, verdicts, measured)
-
     def _state(self, where: Where, results: SearchResults) -> IndexState:
         settings = self._answer_settings(where, results)
         return IndexState(self.engine.version, self.engine.manifest.model_hash, settings)
@@ -356,7 +343,7 @@ class Finder:
         claim: Claim,
         matches: tuple[Match, ...],
         found: _Found,
-        judged: _Judged,
+        judged: Judged,
         state: IndexState,
     ) -> Answer:
         verdict = judged.verdicts.get(claim.id, NOT_JUDGED)
@@ -373,6 +360,8 @@ class Finder:
             warnings=tuple(self._warnings(claim)),
             searched=self._searched(claim),
             unencoded=bool(found.results.unencoded),
+            unjudged=judged.reasons.get(claim.id, ""),
+            shared=self.abstain is not None and self.abstain.shared,
         )
 
     def _searched(self, claim: Claim) -> str:
@@ -381,34 +370,6 @@ class Finder:
         if parts[-1].text == claim.text:
             return ""
         return parts[-1].text
-
-    def _presence(self, claims: Sequence[Claim], results: SearchResults) -> dict[str, float]:
-        if self.abstain is None or results.unencoded:
-            return {}
-        ids = [claim.id for claim in claims]
-        shares = self.abstain.shares(ids, index_stages(results))
-        return dict(zip(ids, shares.tolist(), strict=True))
-
-    def _verdicts(
-        self, present: Mapping[str, float]
-    ) -> tuple[dict[str, Verdict], dict[str, Tenth]]:
-        """Judge answers by the fitted or given thresholds; count the held-out ones of a verdict."""
-        fitted = self.abstain
-        if fitted is None:
-            return {}, {}
-        floor, sure = fitted.threshold, fitted.sure
-        if self.threshold is not None:
-            floor, sure = self.threshold, max(sure, self.threshold)
-
-        def verdict(share: float) -> Verdict:
-            if share < floor:
-                return "not here"
-            return "found" if share >= sure else "uncertain"
-
-        edges = {"not here": (0.0, floor), "uncertain": (floor, sure), "found": (sure, 1.1)}
-        by_verdict = {name: fitted.measured(*edge) for name, edge in edges.items()}
-        measured = {name: tenth for name, tenth in by_verdict.items() if tenth.answers}
-        return {claim: verdict(share) for claim, share in present.items()}, measured
 
     def _warnings(self, claim: Claim) -> Iterator[str]:
         manifest, fitted = self.engine.manifest, self.abstain

