@@ -45,9 +45,9 @@ def native_values(config: Mapping[str, object], file: Path) -> dict[str, object]
     """
     if "n_embd" not in config:
         return {}
-    for key, values in _HAS_FORM.items():
-        if key in config and config[key] not in values:
-            reason = f"{config[key]!r} is not supported: transformers' class has {values[0]!r}"
+    for key, allowed in _HAS_FORM.items():
+        if key in config and config[key] not in allowed:
+            reason = f"{config[key]!r} is not supported: transformers' class has {allowed[0]!r}"
             raise InputError(file, field=key, reason=reason)
     values: dict[str, object] = {}
     for theirs, ours in _SIZES.items():
