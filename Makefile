@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-slow lint docs browser clean
+.PHONY: install demo test test-slow test-llm lint docs browser clean
 
 install: $(STAMP)
 
@@ -28,10 +28,20 @@ demo: install
 		--index checkpoints/demo_index --k 3
 
 test: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not llm" -n 2 --dist loadfile
 
 test-slow: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n 2 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not llm" -n 2 --dist loadfile --no-loadscope-reorder
+
+# A real llama.cpp: each stage that asks a language model. Without its package (`scripts/serve_llm.sh
+# --local` installs it) one line says so. CLAIM2SOURCE_WEIGHTS is a folder of GGUF files.
+test-llm: install
+	@llama=$${LLAMA_ENVIRONMENT:-.venv-llama}; \
+	if $$llama/bin/python -c "import xllamacpp" 2>/dev/null; then \
+		OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m llm; \
+	else \
+		echo "test-llm: no xllamacpp in $$llama; the tests of a real server are skipped"; \
+	fi
 
 lint: install
 	$(BIN)/ruff check .

@@ -6,7 +6,7 @@ CheckThat! 2024 Task 5: up to five tweets of authorities as evidence, and a verd
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -40,6 +40,7 @@ from claim2source.evaluation.rows import run_rows
 from claim2source.evaluation.rumors import DEFINITIONS, HEADLINE, RumorRow, score_row
 from claim2source.evaluation.table import nothing_ran, scored_rows
 from claim2source.evaluation.views import remaining_parts, write_report
+from claim2source.llm.config import LLMConfig
 from claim2source.metrics.anova import anova_parts, two_way_anova
 from claim2source.models.local import ModelOptions, with_local_models
 from claim2source.systems.heldout import ChoosingOn, HeldOut
@@ -67,6 +68,7 @@ class RumorsConfig(ModelOptions):
         folds: parts of the rumours for cross-validation.
         rule: `one_se`: of BM25's settings within one standard error of the best, the one nearest
             to the default; or the `best`.
+        llm: the language model of stages that name none.
         store: folder of the store of vectors, scores and answers; none: the user's cache.
         device: none takes a GPU if there is one.
         submit: zip file for the lab's submission of the one system: its evidence and verdicts,
@@ -83,6 +85,7 @@ class RumorsConfig(ModelOptions):
     choose_on: Path | None = None
     folds: Annotated[int, Between(2, 1000)] = 8
     rule: Rule = "one_se"
+    llm: LLMConfig = field(default_factory=LLMConfig)
     store: Path | None = None
     device: Literal["cpu", "cuda"] | None = None
     submit: Path | None = None
@@ -131,7 +134,7 @@ def verify_rumors(config: RumorsConfig) -> str:
 def _plan(config: RumorsConfig) -> list[RowPlan]:
     """List the systems to run, those of `only` in its order. Raises `ConfigError`."""
     require(bool(config.systems), "systems", config.systems, "one or more files")
-    systems = read_systems(config.systems)
+    systems = read_systems(config.systems, llm=config.llm)
     only = config.only or []
     ordered = {}
     for name in only:

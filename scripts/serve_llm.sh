@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
-# Serve a language model with vLLM, for translation, styles and verifiers:
+# Serve a language model, for translation, styles and verifiers: with llama.cpp on a laptop,
+#   scripts/serve_llm.sh --local FILE.gguf [--context 8192] [--parallel 1] [--threads N]
+# or with vLLM on a machine with a GPU:
 #   scripts/serve_llm.sh Qwen/Qwen3-8B
 #   scripts/serve_llm.sh meta-llama/Llama-3.3-70B-Instruct --quantization fp8
 #   scripts/serve_llm.sh google/gemma-4-31B-it --dry-run     # prints the command, runs nothing
 #   scripts/serve_llm.sh moonshotai/Kimi-K2.6 --allow-remote-code --revision COMMIT
-# Words after the model go to `vllm serve`; the last of two equal options counts. A model whose
+# --local prints the flag that our programs need once the server is ready, and ends with Ctrl-C; it is
+# for this machine alone. From the environment: PORT (8000), and LLAMA_ENVIRONMENT (.venv-llama
+# beside the repository's own), into which llama.cpp is installed the first time.
+# Of vLLM: words after the model go to `vllm serve`; the last of two equal options counts. A model whose
 # repository holds code of its own is served only with --allow-remote-code and the full commit that
 # you have read. From the environment: PORT (8000), HOST (127.0.0.1: this machine alone), GPUS (all
 # that are seen), VLLM_ENVIRONMENT (.venv-vllm beside the repository's own: vLLM pins other versions
@@ -13,6 +18,9 @@
 set -euo pipefail
 
 VLLM='vllm>=0.33,<0.34'
+LLAMA='xllamacpp==2026.10.11549'
+folder="$(cd "$(dirname "$0")/.." && pwd)"
+local=""
 model=""
 dry=""
 allowed=""
@@ -22,10 +30,11 @@ more=()
 for word in "$@"; do
   case "$word" in
     -h | --help)
-      sed -n '2,13s/^# \{0,1\}//p' "$0"
+      sed -n '2,/^set /s/^# \{0,1\}//p' "$0"
       exit 0
       ;;
     --dry-run | --dry_run) dry=1 ;;
+    --local) local=1 ;;
     --allow-remote-code | --allow_remote_code) allowed=1 ;;
     *) if [ -z "$model" ] && [ "${word#-}" = "$word" ]; then model="$word"; else more+=("$word"); fi ;;
   esac
@@ -38,8 +47,48 @@ for word in "$@"; do
   before="$word"
 done
 if [ -z "$model" ]; then
-  echo "usage: $0 MODEL [options of vllm serve] [--allow-remote-code] [--dry-run]" >&2
+  echo "usage: $0 MODEL [options of vllm serve] [--allow-remote-code] [--dry-run]; or --local FILE.gguf" >&2
   exit 2
+fi
+
+# Install a package into an environment of its own; one line if it fails.
+install() {
+  local venv="$1" package="$2"
+  echo "installing $package in $venv" >&2
+  mkdir -p "$venv"
+  if command -v uv >/dev/null; then
+    uv venv --allow-existing "$venv" && uv pip install --python "$venv/bin/python" "$package"
+  else
+    "${PYTHON:-python3}" -m venv "$venv" && "$venv/bin/python" -m pip install --quiet "$package"
+  fi >"$venv/install.log" 2>&1 || {
+    echo "error: $package cannot be installed: $(tail -n 1 "$venv/install.log") ($venv/install.log)" >&2
+    exit 2
+  }
+}
+
+if [ -n "$local" ]; then
+  venv="${LLAMA_ENVIRONMENT:-$folder/.venv-llama}"
+  command=("$venv/bin/python" "$folder/scripts/llama_server.py" "$model" --port "${PORT:-8000}"
+    --out "$venv" ${more[@]+"${more[@]}"})
+  if [ -n "$dry" ]; then
+    printf '%q ' "${command[@]}"
+    echo
+    exit 0
+  fi
+  case "${HOST:-localhost}" in
+    127.* | localhost | ::1) ;;
+    *) echo "error: HOST: '$HOST' is not this machine; --local serves it alone" >&2; exit 2 ;;
+  esac
+  if [ ! -f "$model" ]; then
+    echo "error: $model: no such file" >&2
+    exit 2
+  fi
+  installed="$venv/.$LLAMA"
+  if [ ! -e "$installed" ]; then
+    install "$venv" "$LLAMA"
+    touch "$installed"
+  fi
+  exec "${command[@]}"
 fi
 
 # Attention heads are shared out evenly: over a power of two.
@@ -108,7 +157,6 @@ if [ -n "$code$allowed" ]; then
   fi
 fi
 
-folder="$(cd "$(dirname "$0")/.." && pwd)"
 venv="${VLLM_ENVIRONMENT:-$folder/.venv-vllm}"
 if [ -n "$dry" ]; then
   printf '%q ' "$venv/bin/vllm" serve "$model" "${options[@]}" ${more[@]+"${more[@]}"}
@@ -119,14 +167,5 @@ if [ -n "$missing" ]; then
   [ -n "$dry" ] || exit 2
 fi
 if [ -n "$dry" ]; then exit 0; fi
-if [ ! -x "$venv/bin/vllm" ]; then
-  echo "installing $VLLM in $venv" >&2
-  if command -v uv >/dev/null; then
-    uv venv --allow-existing "$venv"
-    uv pip install --python "$venv/bin/python" "$VLLM"
-  else
-    "${PYTHON:-python3}" -m venv "$venv"
-    "$venv/bin/python" -m pip install --quiet "$VLLM"
-  fi
-fi
+if [ ! -x "$venv/bin/vllm" ]; then install "$venv" "$VLLM"; fi
 exec "$venv/bin/vllm" serve "$model" "${options[@]}" ${more[@]+"${more[@]}"}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 
 # Whatever the user's environment holds, it is no part of a test; tests set what they need. The
-# folder of real data is the user's to name.
+# folders of real data and weights are the user's to name.
 _OTHERS = "WANDB_ HF_ HUGGINGFACE TRANSFORMERS_ ACCELERATE_ CLAIM2SOURCE_ SLURM_ LC_ MPL XDG_"
 _NAMES = "TZ LANG LANGUAGE COLUMNS LINES NO_COLOR FORCE_COLOR NETRC RANK WORLD_SIZE LOCAL_RANK"
 for _name in [*os.environ]:
     _foreign = _name.startswith(tuple(_OTHERS.split())) or _name in _NAMES.split()
-    if _name != "CLAIM2SOURCE_DATA" and (_foreign or _name.lower().endswith("_proxy")):
+    _ours = _name in ("CLAIM2SOURCE_DATA", "CLAIM2SOURCE_WEIGHTS")
+    if not _ours and (_foreign or _name.lower().endswith("_proxy")):
         del os.environ[_name]
 os.umask(0o022)
 # Subprocesses write and print what tests read, also where the user's locale is not UTF-8.

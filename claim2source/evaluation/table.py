@@ -36,6 +36,7 @@ from claim2source.evaluation.rows import SystemRow, read_or_run, run_row, run_ro
 from claim2source.evaluation.style_grid import StyleOptions, add_styles
 from claim2source.evaluation.summary import summary_parts
 from claim2source.evaluation.views import report_parts, report_tables, write_report
+from claim2source.llm.config import LLMConfig
 from claim2source.metrics.metrics import ALLOWED, cutoff
 from claim2source.models import ModelConfig
 from claim2source.models.hub import require_model
@@ -79,6 +80,7 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         translator: what translates the reported claims to English in place of their own
             translations, in the languages that it knows; claim forms with a translation read it,
             and what fails is read as posted. Settings are chosen without it.
+        llm: the language model of stages that name none.
         model: how a model that is not a checkpoint of ours is read; its name is `checkpoint`.
         rendering: representation for such a model; a checkpoint has its own.
         depth: sources kept per claim; metrics that look deeper are left out. None: 100, or what
@@ -107,6 +109,7 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
     val: Literal["auto", "carved", "train"] = "auto"
     rewrites: Path | None = None
     translator: TranslatorConfig | None = None
+    llm: LLMConfig = field(default_factory=LLMConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     rendering: Rendering | None = None
     metrics: list[str] = list_field(
@@ -161,8 +164,9 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
     def plans(self) -> list[RowPlan]:
         """List the systems to evaluate, each with its own claim form. Raises `UserError`."""
         shipped = shipped_files()
-        systems = read_systems(self.systems or ([] if self.checkpoint else shipped), shipped)
-        staged = read_systems([self.stages] if self.stages else [], shipped)
+        files = self.systems or ([] if self.checkpoint else shipped)
+        systems = read_systems(files, shipped, self.llm)
+        staged = read_systems([self.stages] if self.stages else [], shipped, self.llm)
         checkpoints = list_checkpoints(self.checkpoint)
         sources = (self.rendering or Rendering()).sources
         return plan_rows(

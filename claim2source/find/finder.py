@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -35,6 +35,7 @@ from claim2source.find.abstention import (
 )
 from claim2source.find.allowed import require_allowed
 from claim2source.find.matching import MatchingWords, Words
+from claim2source.llm.config import LLMConfig
 from claim2source.models import ENGLISH
 from claim2source.models.config import NUMPY, ModelChanges, ModelConfig
 from claim2source.models.local import ModelOptions
@@ -503,6 +504,7 @@ class FinderOptions(ModelOptions):
         store: folder of the store, in which stages keep what they gave; none: the program's.
         device: none takes a GPU if there is one, but for one post of `find` NumPy if it can.
         translator: what translates posts in other languages to English; none: the index's own.
+        llm: the language model of stages that name none.
     """
 
     index: str | None = None
@@ -514,6 +516,7 @@ class FinderOptions(ModelOptions):
     device: Literal["cpu", "cuda"] | None = None
     translator: TranslatorConfig | None = None
     translate: bool = flag("translate posts if a translator is named", default=True)
+    llm: LLMConfig = field(default_factory=LLMConfig)
 
     def check(self) -> None:
         unread = self.translate or self.translator is None
@@ -521,6 +524,8 @@ class FinderOptions(ModelOptions):
         require(self.index is not None, "index", None, f"a folder, or {INDEX}")
         good = self.system is None or self.pipeline is not None
         require(good, "system", self.system, "none without --pipeline")
+        good = not self.llm.model or self.pipeline is not None
+        require(good, "llm.model", self.llm.model, "none without --pipeline")
 
     def open_finder(
         self,
@@ -539,7 +544,7 @@ class FinderOptions(ModelOptions):
         if self.pipeline is not None:
             from claim2source.systems.read import read_staged
 
-            pipeline = read_staged(self.pipeline, self.system)
+            pipeline = read_staged(self.pipeline, self.system, self.llm)
         engine.device = NUMPY if one_post and self.device is None else self.device
         if self.model is not None:
             # Its settings are the index's.

@@ -81,6 +81,8 @@ class LLM:
         self._no_reply = 0
         self._stop = ""
         self._is_known = False
+        self._is_llama_cpp = False
+        self._concurrency = config.concurrency
         # Schemas that the server refuses to keep to: their replies are parsed.
         self._loose: set[str] = set()
         # Parameters that the model refuses, see `server.OPTIONAL`.
@@ -193,8 +195,9 @@ class LLM:
     async def _work(self, jobs: deque[_PendingRequest]) -> None:
         async with Server(self.config) as self._server:
             await self._check_model()
+            self._server.is_llama_cpp = self._is_llama_cpp
             self._freed = asyncio.Condition()
-            count = min(self.config.concurrency, len(jobs))
+            count = min(self._concurrency, len(jobs))
             await all_or_none(self._worker(jobs) for _ in range(count))
 
     async def _worker(self, jobs: deque[_PendingRequest]) -> None:
@@ -329,6 +332,11 @@ class LLM:
             remainder = f" and {len(models) - 10} more" if len(models) > 10 else ""
             names = ", ".join(models[:10]) + remainder
             raise UnusableServer(f"config: llm.model: {url} has no model {name!r}; it has: {names}")
+        self._is_llama_cpp = self._server.is_llama_cpp
+        if self._is_llama_cpp:
+            # Others would wait in its queue, and their time run out.
+            slots = await self._server.slots()
+            self._concurrency = min(self.config.concurrency, slots or self.config.concurrency)
         self._is_known = True
 
     def _note(self) -> str:

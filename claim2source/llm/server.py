@@ -56,6 +56,7 @@ _LONGEST_WORDS, _READ = 300, 2000
 # A greedy reply that failed would come again: the second try is sampled, and with another seed.
 SECOND_TEMPERATURE, SECOND_SEED = 0.3, 1_000_003
 NO_LIST = (404, 405, 501)
+_LLAMA_CPP = "llamacpp"  # owner of its models
 _SHORTEST_KEY = 4
 # No reply has more tokens; SQLite holds no number above 2**63.
 _MOST_TOKENS = 2**40
@@ -245,6 +246,8 @@ class Server:
         for name in ("openai", "httpx", "httpcore", "httpx2", "httpcore2"):
             logging.getLogger(name).setLevel(logging.WARNING)
         self.config, self._key, self._group = config, config.key, group
+        # Of llama.cpp, as `models` finds: it passes over vLLM's choices, but keeps to a grammar.
+        self.is_llama_cpp = False
         http = bounded_client()(
             limits=Limits(max_connections=None), trust_env=may_use_proxy(config.url)
         )
@@ -267,13 +270,24 @@ class Server:
         """List the names of the server's models; None if it has no such list."""
         try:
             reply, _ = await self.send("/models")
-            return [str(model["id"]) for model in reply["data"]]
-        except (KeyError, TypeError):
+            names = [str(model["id"]) for model in reply["data"]]
+            self.is_llama_cpp = any(m.get("owned_by") == _LLAMA_CPP for m in reply["data"])
+            return names
+        except (KeyError, TypeError, AttributeError):
             return None
         except Refusal as error:
             if error.status in NO_LIST:
                 return None
             raise self.unusable(error) from None
+
+    async def slots(self) -> int | None:
+        """Count the requests that llama.cpp answers at once; None if it does not say."""
+        address = self.config.base_url.rpartition("/")[0]
+        try:
+            reply, _ = await self.send(f"{address}/props", no_retry=True)
+            return _count(reply["total_slots"]) or None
+        except (NoReply, Refusal, *_BROKEN):
+            return None
 
     async def ask(
         self,
@@ -388,7 +402,7 @@ class Server:
             body["top_logprobs"] = request.logprobs
         body |= thinking_parts(config)
         if strict:
-            body |= _form_parts(request)
+            body |= _form_parts(request, self.is_llama_cpp)
         if "max_tokens" in left_out:
             body["max_completion_tokens"] = body["max_tokens"]
         for name in left_out:
@@ -468,8 +482,11 @@ def _refusal_words(message: Mapping[str, Any]) -> str:
     return words if isinstance(words, str) else ""
 
 
-def _form_parts(request: Request) -> dict[str, object]:
+def _form_parts(request: Request, is_llama_cpp: bool) -> dict[str, object]:
     """Return the parts of a request that keep a reply to its choices or its schema."""
+    if request.choices and is_llama_cpp:
+        choices = [json.dumps(choice, ensure_ascii=False) for choice in request.choices]
+        return {"grammar": f"root ::= {' | '.join(choices)}"}
     if request.choices:
         return {"structured_outputs": {"choice": list(request.choices)}}
     if request.schema is None:

@@ -1,4 +1,5 @@
-"""Re-rank over HTTP: vLLM's score, and the rerank API that Jina, Cohere and vLLM share.
+"""Re-rank over HTTP: vLLM's score, the rerank API that Jina, Cohere, vLLM and llama.cpp share, and
+llama.cpp's log-odds of yes.
 
 Results are placed by their `index`, and one document that is too long fails neither its request
 nor itself: it is halved until the server takes it.
@@ -24,23 +25,27 @@ from claim2source.llm.client import all_or_none, run_async
 from claim2source.llm.config import LLMConfig, check_server
 from claim2source.llm.server import NoReply, Refusal, Server, other_shape
 from claim2source.stages.pairs import Pair, RawScores, Reranker, rows_by_claim
-from claim2source.stages.yes_no import INSTRUCTIONS
+from claim2source.stages.yes_no import INSTRUCTIONS, write_prompt
 from claim2source.text.control import escape_control_tokens
 
 log = logging.getLogger(__name__)
 
-Dialect = Literal["vllm_score", "jina"]
+Dialect = Literal["vllm_score", "rerank", "jina", "llama_yes_no"]
 # Counted up when the same settings would give other scores.
 _FORMAT = 2
 # By dialect: the path, the field of the results, that of a score.
 _SHAPES: Mapping[Dialect, tuple[str, str, str]] = {
     "vllm_score": ("/score", "data", "score"),
+    "rerank": ("/v1/rerank", "results", "relevance_score"),
     "jina": ("/v1/rerank", "results", "relevance_score"),
 }
 _TOO_LONG = re.compile(r"token|length|too (long|large)|exceed|batch size", re.IGNORECASE)
 _REFUSALS = (400, 422)
 # A document is not halved below so many characters.
 _SHORTEST = 16
+# Added to both answers' logits: no other token is sampled, and their difference stays.
+_BIAS = 100.0
+_SMALLEST = float(np.finfo(np.float32).tiny)
 # Requests whose scores are handed on together.
 _WAVE = 64
 _LARGEST = float(np.finfo(np.float32).max)
@@ -50,14 +55,18 @@ _LARGEST = float(np.finfo(np.float32).max)
 class Http(Reranker):
     """Re-rank by the scores of a server, as it gives them; of vLLM raw logits are asked for.
 
+    llama.cpp's `/v1/rerank` judges by the words in its GGUF file, and gives a Qwen3-Reranker's
+    probability of yes; by `llama_yes_no` it reads our prompt, and gives the log-odds of `yes_no`.
+
     Args:
         url: the server's address, without the path.
-        dialect: `vllm_score`, or `jina`, the rerank API of Jina and of those who copy it.
+        dialect: `vllm_score`; `rerank`, `/v1/rerank` of vLLM and llama.cpp; `jina`, the same of
+            Jina and other services; `llama_yes_no`, llama.cpp with a generative model.
         model: the model's name at the server.
         key_env: the environment variable of the key; servers of one's own need
             none. Not the secret of another service (AWS_.., HF_..); sent over https and to this
             machine.
-        instruction: what vLLM's models are told to judge by, sent with every request: `released`,
+        instruction: what models are told to judge by, but not by Jina's dialect; sent with every request: `released`,
             `detailed` (see `yes_no`), or a text of your own.
         documents: of one request; jina-reranker-v3 reads at most 64 together.
         concurrency: requests under way at once.
@@ -101,7 +110,7 @@ class Http(Reranker):
             "model": self.model,
             "instruction": INSTRUCTIONS.get(self.instruction, self.instruction),
             # Some models read all documents of a request together.
-            "documents": self.documents if self.dialect == "jina" else None,
+            "documents": self.documents if self.dialect in ("rerank", "jina") else None,
         }
 
     def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
@@ -111,7 +120,7 @@ class Http(Reranker):
         """
         # The server writes texts into a prompt.
         pairs = [_escaped(pair) for pair in pairs]
-        size = self.documents
+        size = 1 if self.dialect == "llama_yes_no" else self.documents
         parts: list[list[int]] = []
         for rows in rows_by_claim(pairs).values():
             for start in range(0, len(rows), size):
@@ -220,16 +229,24 @@ class _Wave:
         no_retry: bool,
     ) -> list[float]:
         settings = self.settings
+        address = settings.url.strip().rstrip("/").removesuffix("/v1")
+        if settings.dialect == "llama_yes_no":
+            (text,) = texts
+            body = _yes_no_body(Pair(claim, text), settings.instruction)
+            address += "/completion"
+            reply, content = await self.server.send(address, body, no_retry=no_retry)
+            return [_log_odds(reply, content)]
         path, results, score_field = _SHAPES[settings.dialect]
-        body: dict[str, Any] = {"model": settings.model, "documents": list(texts)}
-        if settings.dialect == "jina":
-            body |= {"query": claim, "top_n": len(texts), "return_documents": False}
+        body = {"model": settings.model, "documents": list(texts)}
+        if settings.dialect == "vllm_score":
+            body["queries"] = claim
         else:
+            body |= {"query": claim, "top_n": len(texts), "return_documents": False}
+        if settings.dialect != "jina":
             # Left out, vLLM takes an instruction for web search, and gives probabilities.
             instruction = INSTRUCTIONS.get(settings.instruction, settings.instruction)
-            body |= {"queries": claim, "instruction": instruction, "use_activation": False}
-        address = settings.url.strip().rstrip("/") + path
-        reply, content = await self.server.send(address, body, no_retry=no_retry)
+            body |= {"instruction": instruction, "use_activation": False}
+        reply, content = await self.server.send(address + path, body, no_retry=no_retry)
         scores = [math.nan] * len(texts)
         try:
             for entry in reply[results]:
@@ -244,6 +261,33 @@ class _Wave:
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             raise other_shape(content, f"not of the dialect {settings.dialect}") from None
         return scores
+
+
+def _yes_no_body(pair: Pair, instruction: str) -> dict[str, Any]:
+    """Ask llama.cpp for the probabilities of yes and no after a pair's prompt."""
+    return {
+        "prompt": "".join(write_prompt(pair, instruction)),
+        "n_predict": 1,
+        "n_probs": 2,
+        # After sampling, of which nothing but the bias is left.
+        "post_sampling_probs": True,
+        "logit_bias": [["yes", _BIAS], ["no", _BIAS]],
+        "samplers": ["temperature"],
+        "temperature": 1.0,
+    }
+
+
+def _log_odds(reply: Any, content: bytes) -> float:
+    """Read the log-odds of yes; NaN if a probability is missing."""
+    try:
+        probabilities: dict[str, float] = {}
+        for token in reply["completion_probabilities"][0]["top_probs"]:
+            probabilities[token["token"].strip()] = float(token["prob"])
+        yes = probabilities.get("yes", math.nan)
+        no = probabilities.get("no", math.nan)
+        return math.log(max(yes, _SMALLEST)) - math.log(max(no, _SMALLEST))
+    except (LookupError, TypeError, ValueError, AttributeError):
+        raise other_shape(content, "not of the dialect llama_yes_no") from None
 
 
 def _is_too_long(error: Refusal) -> bool:

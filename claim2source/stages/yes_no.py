@@ -133,13 +133,10 @@ class YesNo(LocalReranker):
     def prompt(self, pair: Pair) -> tuple[str, str, str]:
         """Write a pair's prompt: head before the instruction, body with the texts, end."""
         _, instruction, template = self.prompt_settings
-        words = INSTRUCTIONS.get(instruction, instruction)
-        head = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n"
         # Tokenizers split the special tokens of a text, but not `<think>` or `<tool_call>`.
         claim = escape_control_tokens(pair.claim)
         source = escape_control_tokens(pair.source)
-        body = f"<Instruct>: {words}\n<Query>: {claim}\n<Document>: {source}"
-        return head, body, _ENDINGS[template]
+        return write_prompt(Pair(claim, source), instruction, template)
 
     def tokens(self, pairs: Sequence[Pair]) -> list[list[int]]:
         """Tokenize prompts, cut within the source; empty if the claim leaves no room for it.
@@ -266,6 +263,18 @@ class YesNo(LocalReranker):
             tokens = read + sum(lengths[member] for member in group)
             yield from scored_alone([rows[member] for member in group], score, tokens)
             read = 0
+
+
+def write_prompt(
+    pair: Pair,
+    instruction: str,
+    template: Ending = "qwen3",
+) -> tuple[str, str, str]:
+    """Write the prompt of a pair whose control tokens are parted: head, body and end."""
+    words = INSTRUCTIONS.get(instruction, instruction)
+    head = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n"
+    body = f"<Instruct>: {words}\n<Query>: {pair.claim}\n<Document>: {pair.source}"
+    return head, body, _ENDINGS[template]
 
 
 def left_padded(rows: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
@@ -25,6 +25,7 @@ from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.imports import import_dataclass
 from claim2source.core.languages import by_primary_language
 from claim2source.core.stage import Retriever, Stage
+from claim2source.llm.config import LLMConfig
 from claim2source.models import ModelConfig
 from claim2source.search.bm25 import BM25, BM25_GRID
 from claim2source.search.choose import Grid
@@ -124,10 +125,14 @@ Entries = dict[str, tuple[SystemEntry, YamlMapping]]
 Config = TypeVar("Config")
 
 
-def read_systems(files: Sequence[Path] | None, beside: Sequence[Path] = ()) -> Systems:
+def read_systems(
+    files: Sequence[Path] | None,
+    beside: Sequence[Path] = (),
+    llm: LLMConfig | None = None,
+) -> Systems:
     """Read the systems of all files, in order; `beside` has further ones that they may name.
 
-    None: the files that the package ships.
+    None: the files that the package ships. `llm` is for stages that name no language model.
     Raises `UserError` if a name means two things, or names a system that is not there.
     """
     entries: Entries = {}
@@ -140,7 +145,7 @@ def read_systems(files: Sequence[Path] | None, beside: Sequence[Path] = ()) -> S
     mine = list(entries)
     for path in beside:
         entries = _entries(path) | entries
-    reader = _Reader(entries)
+    reader = _Reader(entries, llm)
     return {name: reader.system(name) for name in mine}
 
 
@@ -235,8 +240,9 @@ def _is_old_entry(entry: Any) -> bool:
 class _Reader:
     """Make systems of entries; a system that several entries name is made once."""
 
-    def __init__(self, entries: Entries) -> None:
+    def __init__(self, entries: Entries, llm: LLMConfig | None = None) -> None:
         self.entries = entries
+        self._llm = llm
         self._systems: Systems = {}
         self._open: list[str] = []
 
@@ -310,7 +316,9 @@ class _Reader:
         else:
             first = self._first_stage(name, entry)
         for number, own in enumerate(entry.stages, 1):
-            stages = (*stages, read_stage(own, f"stages.{number}", is_first=not stages))
+            entry_key = f"stages.{number}"
+            stage = read_stage(own, entry_key, is_first=not stages, llm=self._llm)
+            stages = (*stages, stage)
         return System(name, first, stages, claims, depth, label, unsupported, advice)
 
     def _first_stage(self, name: str, entry: SystemEntry) -> Retrieval:
@@ -502,20 +510,28 @@ def _mapping(value: Any, key: str) -> Mapping[str, Any]:
 
 
 def read_stage(
-    entry: Mapping[str, Any], key: str = "stage", *, is_first: bool = False
+    entry: Mapping[str, Any],
+    key: str = "stage",
+    *,
+    is_first: bool = False,
+    llm: LLMConfig | None = None,
 ) -> SystemStage:
     """Make a stage of what YAML says of it, under `key`; `is_first`: no other comes before it.
 
+    `llm` is the language model of a stage that asks one and names none.
     Raises `ConfigError` for a name without a module or dataclass, or a setting it does not have.
     """
     kinds = [kind for kind in STAGE_KINDS if kind in entry]
     if len(kinds) != 1:
         raise ConfigError(key, entry, f"one of {', '.join(STAGE_KINDS)}")
     (kind,), name = kinds, str(entry[kinds[0]])
+    stage_type = _stage_type(f"{key}.{kind}", name)
+    if llm is not None and llm.model:
+        entry = _with_llm(entry, stage_type, llm)
     settings = {k: value for k, value in entry.items() if k not in (kind, WHEN, SIMULATED)}
     fits = {setting for setting in _UNTIL_FIT if entry.get(setting) == FIT}
     settings |= {setting: _UNTIL_FIT[setting] for setting in fits}
-    stage: Stage = make(_stage_type(f"{key}.{kind}", name), settings, f"{key}.")
+    stage: Stage = make(stage_type, settings, f"{key}.")
     when: WhenConfig | None = None
     if WHEN in entry:
         values = entry[WHEN]
@@ -531,6 +547,16 @@ def read_stage(
     return SystemStage(f"{kind} {name}", stage, entry, when, frozenset(fits), simulated)
 
 
+def _with_llm(entry: Mapping[str, Any], stage_type: type, llm: LLMConfig) -> Mapping[str, Any]:
+    """Give a stage that asks a language model, and names none, this one."""
+    own = entry.get("llm") or {}
+    option = config_options(stage_type).get("llm")
+    is_asking = option is not None and option.hint is LLMConfig
+    if not is_asking or not isinstance(own, Mapping) or own.get("model"):
+        return entry
+    return {**entry, "llm": {**asdict(llm), **own}}
+
+
 def _stage_type(key: str, name: str) -> type:
     """Import the dataclass of a stage: `cross_encoder` is claim2source.stages' CrossEncoder."""
     path = name
@@ -544,13 +570,13 @@ def _stage_type(key: str, name: str) -> type:
         raise ConfigError(key, name, error.allowed) from None
 
 
-def read_staged(file: Path, name: str | None = None) -> System:
+def read_staged(file: Path, name: str | None = None, llm: LLMConfig | None = None) -> System:
     """Read a file's system with stages: the one of this name, or the only one.
 
-    It may name systems of all of configs/systems. Raises `ConfigError` if it is not clear which
+    `llm` is for stages that name no language model. It may name systems of all of configs/systems. Raises `ConfigError` if it is not clear which
     one is meant.
     """
-    systems = read_systems([file], shipped_files())
+    systems = read_systems([file], shipped_files(), llm)
     staged = [system for system in systems.values() if system.stages]
     matching = [system for system in staged if name in (None, system.name)]
     if len(matching) != 1:

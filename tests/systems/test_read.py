@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.evaluation.plan import RowPlan
 from claim2source.evaluation.published.tables import load_published
 from claim2source.evaluation.rows import by_model
+from claim2source.llm.config import LLMConfig
 from claim2source.search.bm25 import BM25
 from claim2source.search.dense import Dense
 from claim2source.search.fuse import FusionConfig, Hybrid
@@ -20,6 +23,7 @@ from claim2source.systems.read import (
     MOST_NODES,
     make_system,
     read_stage,
+    read_staged,
     read_systems,
 )
 from claim2source.systems.retrieval import Retrieval
@@ -404,3 +408,21 @@ def test_a_circle_is_named(tmp_path: Path, size: int) -> None:
     with pytest.raises(InputError, match="names itself") as error:
         read_systems([write(tmp_path / "s.yaml", "\n".join(lines))])
     assert error.value.problems[0].line == 1 and len(str(error.value)) < 400
+
+
+def test_a_stage_that_names_no_language_model_takes_the_programs(tmp_path: Path) -> None:
+    stages = [
+        {"verify": "select", "depth": 3, "llm": {"max_tokens": 77}},
+        {"verify": "select", "llm": {"model": "its own"}},
+        {"rerank": "max_sim"},
+    ]
+    path = tmp_path / "checked.yaml"
+    path.write_text(yaml.safe_dump({"retrieve": {"bm25": {}}, "stages": stages}), encoding="utf-8")
+    given = LLMConfig(model="m", url="http://127.0.0.1:9/v1", concurrency=1, max_tokens=5)
+    system = read_staged(path, llm=given)
+    first, second, _ = (item.stage for item in system.stages)
+    assert first.llm == replace(given, max_tokens=77) and first.depth == 3
+    assert second.llm == LLMConfig(model="its own")
+    assert system.stages[0].entry["llm"]["model"] == "m", "a variation of the stage has it too"
+    with pytest.raises(UserError, match="llm.model"):
+        read_staged(path)
