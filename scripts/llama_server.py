@@ -202,7 +202,9 @@ def serve(options: argparse.Namespace, model: Model) -> None:
         server = xllamacpp.Server(parameters)
     except RuntimeError as error:
         os.dup2(terminal, 2)
-        raise BadInput(f"{options.file}: llama.cpp cannot serve it: {_reason(log, error)}") from None
+        raise BadInput(
+            f"{options.file}: llama.cpp cannot serve it: {_reason(log, error)}"
+        ) from None
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())

@@ -241,6 +241,7 @@ class LLM:
         form = _form_name(request)
         strict = bool(form) and form not in self._loose
         left_out = set(self._without)
+        is_spoilt = False
         while True:
             cost = await self._reserve(request)
             if isinstance(cost, str):
@@ -260,6 +261,9 @@ class LLM:
                 part = refused_part(error, left_out)
                 if part:
                     left_out.add(part)
+                elif strict and error.is_spoilt:
+                    strict = False
+                    is_spoilt = True
                 elif strict and error.status in (400, 422) and not error.is_too_large:
                     strict = False
                 else:
@@ -268,7 +272,8 @@ class LLM:
             finally:
                 await self._free(cost)
             self._no_reply = 0
-            self._remember(form if form and not strict else None, left_out)
+            is_loose = bool(form) and not strict and not is_spoilt
+            self._remember(form if is_loose else None, left_out)
             return reply
 
     def _remember(self, loose: str | None, left_out: set[str]) -> None:

@@ -51,6 +51,7 @@ _TOO_LARGE = re.compile(
     r"\b(?:too large|(?:is|are|was) too long)|context (?:length|size|window)|too many input tokens",
     re.IGNORECASE,
 )
+_SPOILT = re.compile(r"output that does not match the expected", re.IGNORECASE)
 # Characters of a server's words that are shown, and that are searched for what they mean.
 _LONGEST_WORDS, _READ = 300, 2000
 # A greedy reply that failed would come again: the second try is sampled, and with another seed.
@@ -114,9 +115,14 @@ class Refusal(Exception):
         return self.status == 413 or bool(_TOO_LARGE.search(self.reason[:_READ]))
 
     @property
+    def is_spoilt(self) -> bool:
+        """Whether llama.cpp could not read the model's JSON: it was cut, or is not UTF-8."""
+        return self.status == 500 and bool(_SPOILT.search(self.reason[:_READ]))
+
+    @property
     def passes(self) -> bool:
         """Whether the same request may succeed later."""
-        if self.is_spent or self.is_too_large:
+        if self.is_spent or self.is_too_large or self.is_spoilt:
             return False
         return self.status in _PASSING or (self.status >= 500 and self.status not in _LASTING)
 

@@ -1,7 +1,7 @@
 """Start a real llama.cpp for tests, where its package is installed.
 
-    with LlamaServer(path, tmp_path) as server:
-        LLMConfig(model=server.model, url=server.url)
+with LlamaServer(path, tmp_path) as server:
+    LLMConfig(model=server.model, url=server.url)
 """
 
 from __future__ import annotations

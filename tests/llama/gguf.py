@@ -1,7 +1,7 @@
 """Write the tiny Qwen3 of `vllm/model` as GGUF, the format of llama.cpp, in float32.
 
-    write_tiny_qwen(folder, path)                # a model that chats
-    write_tiny_qwen(folder, path, ranks=True)    # Qwen3-Reranker's form: P(yes) of a pair
+write_tiny_qwen(folder, path)                # a model that chats
+write_tiny_qwen(folder, path, ranks=True)    # Qwen3-Reranker's form: P(yes) of a pair
 """
 
 from __future__ import annotations

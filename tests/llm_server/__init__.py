@@ -24,7 +24,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
+
+from tests.llm_server import llama
 
 # A fault of the wire gives no reply at all; one of content is a reply that is no good (after
 # `think` and `fenced` it still is).
@@ -66,6 +68,8 @@ class Chat:
 
     @property
     def choices(self) -> list[str]:
+        if "grammar" in self.body:
+            return llama.grammar_choices(self.body["grammar"])
         return list(self.body.get("structured_outputs", {}).get("choice", []))
 
     @property
@@ -139,7 +143,9 @@ class LLMServer:
     """Serve until the `with` ends.
 
     `faults` is the share of requests that fail by `kinds`; at most `in_a_row` in a row for one
-    text, and at most one of content. With `refuses` a request that has one of these keys gets a 400. `key` is the only one that is let in. `delay` is how
+    text, and at most one of content. `dialect` is
+    whose server it is; llama.cpp's has a context, and `slots` for requests at once. With
+    `refuses` a request that has one of these keys gets a 400. `key` is the only one that is let in. `delay` is how
     long a good reply takes, `hangs` how long a hanging one.
     """
 
@@ -156,7 +162,12 @@ class LLMServer:
         key: str | None = None,
         delay: float = 0.0,
         hangs: float = 60.0,
+        dialect: Literal["vllm", "llama.cpp"] = "vllm",
+        context: int = 8192,
+        slots: int = 1,
     ) -> None:
+        self.is_llama_cpp = dialect == "llama.cpp"
+        self.context, self.slots = context, slots
         self.reply, self.model, self.faults, self.kinds = reply, model, faults, kinds
         self.models = [model] if models is None else list(models)
         self.in_a_row, self.refuses, self.key = in_a_row, refuses, key
@@ -266,8 +277,15 @@ def _handler(server: LLMServer) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             if not self.is_let_in():
                 return
+            if self.path == "/props" and server.is_llama_cpp:
+                self.send(200, json.dumps({"total_slots": server.slots}).encode())
+                return
             if self.path != "/v1/models" or not server.models:
                 self.error(404, "Not Found")
+                return
+            if server.is_llama_cpp:
+                listed = llama.model_list(server.models, server.context)
+                self.send(200, json.dumps(listed).encode())
                 return
             data = [{"id": name, "object": "model"} for name in server.models]
             self.send(200, json.dumps({"object": "list", "data": data}).encode())
@@ -297,7 +315,9 @@ def _handler(server: LLMServer) -> type[BaseHTTPRequestHandler]:
         def complete(self, body: dict[str, Any]) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
             chat, fault = server.chat(body, headers)
-            if body["model"] not in server.models:
+            if server.is_llama_cpp:
+                body.pop("structured_outputs", None)
+            elif body["model"] not in server.models:
                 self.error(404, f"The model `{body['model']}` does not exist.")
                 return
             if unknown := [name for name in server.refuses if name in body]:
@@ -310,6 +330,8 @@ def _handler(server: LLMServer) -> type[BaseHTTPRequestHandler]:
                 time.sleep(server.delay)
             reply = server.reply(chat)
             reply = Reply(reply) if isinstance(reply, str) else reply
+            if server.is_llama_cpp and self.is_refused(body, reply):
+                return
             if fault is not None:
                 reply = _spoilt(reply, fault)
             if reply.body is not None or reply.status != 200:
@@ -322,7 +344,19 @@ def _handler(server: LLMServer) -> type[BaseHTTPRequestHandler]:
                 with server.lock:
                     server.good[chat.key] += 1
                     server.log.append((time.monotonic(), chat.key))
-            self.send(200, json.dumps(_completion(body, reply)).encode(), reply.headers)
+            completion = _completion(body, reply)
+            if server.is_llama_cpp:
+                completion = llama.with_timings(completion)
+            self.send(200, json.dumps(completion).encode(), reply.headers)
+
+        def is_refused(self, body: dict[str, Any], reply: Reply) -> bool:
+            """Whether llama.cpp refused a request, or could not read its own model's reply."""
+            error = llama.refusal(body, _prompt_size(body), server.context)
+            error = error or llama.spoilt(body, reply.text)
+            if error is not None:
+                status = error["error"]["code"]
+                self.send(status, json.dumps(error).encode(), {"Retry-After-Ms": "1"})
+            return error is not None
 
         def fail(self, fault: str) -> None:
             self.leave()
@@ -370,8 +404,12 @@ def _handler(server: LLMServer) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
+def _prompt_size(body: Mapping[str, Any]) -> int:
+    return sum(len(message["content"]) for message in body["messages"]) // 4
+
+
 def _completion(body: Mapping[str, Any], reply: Reply) -> dict[str, Any]:
-    prompt = sum(len(message["content"]) for message in body["messages"]) // 4
+    prompt = _prompt_size(body)
     completion = len(reply.text) // 4 + 1
     tokens = [
         {

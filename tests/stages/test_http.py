@@ -18,7 +18,8 @@ from claim2source.core.run import Result, Run
 from claim2source.data.store import Store
 from claim2source.stages.http import Http
 from claim2source.stages.pairs import Pair
-from claim2source.stages.yes_no import DETAILED, RELEASED
+from claim2source.stages.yes_no import DETAILED, RELEASED, YesNo
+from tests.llm.test_llama_cpp import recorded as recorded_of_llama_cpp
 from tests.stages.score_server import ScoreServer, replaying, shuffled
 from tests.stages.test_cross_encoder import scored
 from tests.stages.test_yes_no import TOLD, exchange, recorded, recorded_pairs
@@ -251,3 +252,67 @@ def test_the_documented_rerank_api(mix: bool) -> None:
         found = scored(stage(server, dialect="jina"), [Pair("c", t) for t in "abd"])
         assert [request[:2] for request in server.requests] == [("/v1/rerank", body)]
     assert found.tolist() == pytest.approx([-0.05, -0.12, 0.41])
+
+
+def test_the_rerank_api_of_vllm_and_llama_cpp_as_recorded() -> None:
+    """vLLM is asked for raw logits with our instruction; llama.cpp gives probabilities of yes."""
+    raw = exchange("rerank, raw logits")
+    ours = next(call for call in recorded_of_llama_cpp("rerank") if call["name"] == "rerank")
+    for call in (raw, ours):
+        request = call["request"]
+        expected = {row["index"]: row["relevance_score"] for row in call["response"]["results"]}
+        pairs = [Pair(request["query"], text) for text in request["documents"]]
+        with ScoreServer(lambda *_, call=call: (call["status"], call["response"], {})) as server:
+            one = stage(server, dialect="rerank", instruction=request["instruction"])
+            scores = scored(one, pairs)
+            ((path, body, _),) = server.requests
+        assert np.allclose(scores, [expected[n] for n in range(len(pairs))], atol=1e-6)
+        assert path == "/v1/rerank" and body["model"] == "rr"
+        for name, value in request.items():
+            assert name == "model" or body[name] == value
+    # An address with /v1, as language models have it, is the same server.
+    with ScoreServer(lambda *_: (200, raw["response"], {})) as server:
+        one = Http(url=f"{server.url}/v1", model="rr", dialect="rerank", instruction=TOLD)
+        scored(one, [Pair("c", text) for text in raw["request"]["documents"]])
+        assert [path for path, *_ in server.requests] == ["/v1/rerank"]
+
+
+def test_a_document_too_long_for_llama_cpp_is_halved() -> None:
+    name = "one document too long: the whole request fails"
+    refusal = next(call for call in recorded_of_llama_cpp("rerank") if call["name"] == name)
+    long = max(map(len, refusal["request"]["documents"]))
+
+    def limited(path: str, body: dict[str, Any]) -> Reply:
+        if max(map(len, body["documents"])) > long // 2:
+            return refusal["status"], refusal["response"], {}
+        rows = [{"index": n, "relevance_score": 0.5} for n in range(len(body["documents"]))]
+        return 200, {"results": rows}, {}
+
+    pairs = [Pair("c", text) for text in refusal["request"]["documents"]]
+    with ScoreServer(limited) as server:
+        assert scored(stage(server, dialect="rerank"), pairs).tolist() == [0.5, 0.5]
+
+
+def test_the_log_odds_of_llama_cpp_ask_for_one_document_at_a_time() -> None:
+    probabilities: dict[str, list[dict[str, Any]]] = {
+        "good": [{"token": "yes", "prob": 0.75}, {"token": "no", "prob": 0.25}],
+        "sure": [{"token": "yes", "prob": 1.0}, {"token": "no", "prob": 0.0}],
+        "half": [{"token": "yes", "prob": 1.0}],
+    }
+
+    def reply(path: str, body: dict[str, Any]) -> Reply:
+        word = body["prompt"].partition("<Document>: ")[2].partition("<")[0]
+        return 200, {"completion_probabilities": [{"top_probs": probabilities[word]}]}, {}
+
+    with ScoreServer(reply) as server:
+        one = stage(server, dialect="llama_yes_no", instruction="released")
+        scores = scored(one, [Pair("claim", word) for word in probabilities])
+        assert {path for path, *_ in server.requests} == {"/completion"}
+        prompt = YesNo().prompt(Pair("claim", "good"))
+        assert "".join(prompt) in [body["prompt"] for body in server.bodies]
+    assert scores[0] == pytest.approx(math.log(3), abs=1e-6)
+    assert np.isfinite(scores[1]) and scores[1] > 80 and np.isnan(scores[2])
+    for odd in ({}, {"completion_probabilities": []}, []):
+        with ScoreServer(lambda *_, odd=odd: (200, odd, {})) as server:
+            with pytest.raises(UserError, match="llama_yes_no"):
+                applied(stage(server, dialect="llama_yes_no"), SOURCES)
