@@ -66,7 +66,7 @@ class Http(Reranker):
         key_env: the environment variable of the key; servers of one's own need
             none. Not the secret of another service (AWS_.., HF_..); sent over https and to this
             machine.
-        instruction: what models are told to judge by, but not by Jina's dialect; sent with every request: `released`,
+        instruction: what models are told to judge by, but not in the dialect `jina`: `released`,
             `detailed` (see `yes_no`), or a text of your own.
         documents: of one request; jina-reranker-v3 reads at most 64 together.
         concurrency: requests under way at once.

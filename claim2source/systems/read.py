@@ -573,8 +573,8 @@ def _stage_type(key: str, name: str) -> type:
 def read_staged(file: Path, name: str | None = None, llm: LLMConfig | None = None) -> System:
     """Read a file's system with stages: the one of this name, or the only one.
 
-    `llm` is for stages that name no language model. It may name systems of all of configs/systems. Raises `ConfigError` if it is not clear which
-    one is meant.
+    `llm` is for stages that name no language model. The file may name systems of all of
+    configs/systems. Raises `ConfigError` if it is not clear which one is meant.
     """
     systems = read_systems([file], shipped_files(), llm)
     staged = [system for system in systems.values() if system.stages]
