@@ -16,10 +16,16 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from claim2source.core.config import Settings, read_config, read_yaml
+from claim2source.core.costs import SystemCost
 from claim2source.core.errors import InputError, did_you_mean, run_program
 from claim2source.core.files import write_text
 from claim2source.core.folders import require_output_file
-from claim2source.core.report import MACRO, MAIN_METRIC, Report, SystemCost, SystemReport
+from claim2source.core.report import (
+    MACRO,
+    MAIN_METRIC,
+    Report,
+    SystemReport,
+)
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.core.validate import Strict, read_json, validated

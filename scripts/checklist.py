@@ -16,16 +16,15 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from claim2source.core.config import Settings, list_field, read_config, require
+from claim2source.core.costs import COST_COLUMNS, cost_cells
 from claim2source.core.errors import run_program
 from claim2source.core.files import write_text
 from claim2source.core.folders import require_output_file
 from claim2source.core.report import (
-    COST_COLUMNS,
     Report,
     StageReport,
     SystemReport,
     TrainingReport,
-    cost_cells,
 )
 from claim2source.core.tables import Cell, Part, TextTable, markdown_text, render
 from claim2source.core.terminal import say

@@ -2,8 +2,10 @@
 
 python scripts/plan.py --config configs/finetune/gritlm_7b.yaml --data.dataset ct26-sized
 
-Takes every key of train/finetune.py; the texts of its data set are counted, `ct26-sized` stands for
-CheckThat! 2026 as published. Nothing is downloaded and no weights are read: a model is its
+With `--systems FILE` it says instead what the stages of systems will ask a language model: see
+scripts/plan_stages.py. Else it takes every key of train/finetune.py; the texts of its data set are
+counted, `ct26-sized` stands for CheckThat! 2026 as published.
+Nothing is downloaded and no weights are read: a model is its
 config.json, or one of the shapes below. Peaks are the makers' (bf16; a fifteenth of them in fp32),
 of which training is assumed to reach 51 % and encoding 60 %, as measured on an H200. Memory is
 weights, optimizer states, and what a forward pass keeps for each token of a chunk; `auto` settings
@@ -324,6 +326,12 @@ def report(config: PlanConfig) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     about = __doc__ or ""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if any(word.partition("=")[0] == "--systems" for word in words):
+        from scripts.plan_stages import main as plan_stages
+
+        plan_stages(words)
+        return
     config = read_config(
         PlanConfig,
         argv,

@@ -7,7 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from claim2source.core.report import Intervals, Report, SystemCost, SystemReport
+from claim2source.core.costs import SystemCost
+from claim2source.core.report import (
+    Intervals,
+    Report,
+    SystemReport,
+)
 
 
 def without_costs(report: Report) -> Report:

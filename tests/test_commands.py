@@ -16,6 +16,7 @@ from claim2source.core.positionals import with_positionals
 from claim2source.evaluation import table
 from claim2source.evaluation.plan import vary_words
 from claim2source.find.index import index_words
+from claim2source.llm.config import LLMConfig
 from claim2source.systems.read import SystemEntry, Systems, read_entries, read_systems
 from scripts.bench import read_options as read_bench
 from tests.shared_data import REPOSITORY
@@ -134,7 +135,10 @@ def test_every_command_in_a_configs_remarks_is_one_its_program_takes(
     # What the file is for runs by a command in it: each of its systems takes the named one's place.
     systems_of: dict[tuple[Path, ...], Systems] = {}
 
-    def read_once(files: Sequence[Path], beside: Sequence[Path] = ()) -> Systems:
+    def read_once(
+        files: Sequence[Path], beside: Sequence[Path] = (), llm: LLMConfig | None = None
+    ) -> Systems:
+        assert llm is None or not llm.model
         key = (*files, Path(), *beside)
         if key not in systems_of:
             systems_of[key] = read_systems(files, beside)

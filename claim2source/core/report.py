@@ -9,10 +9,14 @@ from pathlib import Path, PureWindowsPath
 from typing import Any, ClassVar, Literal
 
 from claim2source.core.arguments import require_path
+from claim2source.core.costs import (
+    SystemCost,
+    cost_cells,
+    cost_columns,
+)
 from claim2source.core.errors import InputError, value_text
 from claim2source.core.files import finite, write_json
 from claim2source.core.report_ranges import out_of_range
-from claim2source.core.run import Cost
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import one_line
 from claim2source.core.validate import Strict, read_json, validated
@@ -27,61 +31,7 @@ Table = Mapping[str, Mapping[str, int | float]]
 Settings = Mapping[str, Any]  # JSON values: a system's or a choice's settings, for a reader
 # How settings are chosen: see `Choice`.
 Rule = Literal["one_se", "best"]
-COST_COLUMNS = ("seconds", "items/s", "peak MB", "tokens", "parameters")
 TWINS = "Sources of the same title and abstract under another id (twins), which tie with a gold:"
-
-
-@dataclass(frozen=True)
-class SystemCost:
-    """State the cost of a system or a stage.
-
-    `stored`: the run was read from the store, and this is what it cost when it was made.
-    `reused`: texts whose vectors were in the store already; making them is not in this cost.
-    """
-
-    seconds: float = 0.0
-    claims: int = 0
-    peak_memory_bytes: int = 0
-    tokens: int = 0
-    reused: int = 0
-    stored: bool = False
-    parameters: int | None = None
-
-    @classmethod
-    def of(cls, cost: Cost, from_store: bool = False, parameters: int | None = None) -> SystemCost:
-        return cls(
-            round(cost.seconds, 3),
-            cost.items,
-            cost.peak_memory,
-            cost.tokens,
-            cost.reused,
-            from_store,
-            parameters,
-        )
-
-
-def known_cost(
-    cost: Cost, from_store: bool = False, parameters: int | None = None
-) -> SystemCost | None:
-    """State a cost; None if nothing was measured: another program made the ranking."""
-    return None if cost == Cost() else SystemCost.of(cost, from_store, parameters)
-
-
-def cost_cells(cost: SystemCost | None) -> list[Cell]:
-    """Return the cells for `COST_COLUMNS`, None if a cost is not known.
-
-    ">3.2" seconds: some vectors were in the store already; making them is not in this cost.
-    """
-    if cost is None or cost == SystemCost():
-        return [None] * len(COST_COLUMNS)
-    prefix, less = (">", "<") if cost.reused else ("", "")
-    return [
-        f"{prefix}{cost.seconds:.1f}",
-        f"{less}{cost.claims / cost.seconds:.1f}" if cost.claims and cost.seconds else None,
-        f"{cost.peak_memory_bytes / 2**20:.0f}" if cost.peak_memory_bytes else None,
-        str(cost.tokens) if cost.tokens else None,
-        str(cost.parameters) if cost.parameters else None,
-    ]
 
 
 @dataclass(frozen=True)
@@ -466,6 +416,7 @@ class Report(Strict):
         metrics = [metric for metric in self.scored[0].macro if metric != "queries"]
         bounded = any(system.intervals for system in self.scored)
         interval = [f"95 % of {MAIN_METRIC}"] if bounded else []
+        costs = cost_columns(system.cost for system in self.scored)
         rows: list[list[Cell]] = []
         for system in self.scored:
             name = f"{system.name} (chosen)" if system.name == self.chosen else system.name
@@ -473,9 +424,9 @@ class Report(Strict):
                 cells: list[Cell] = [row.get(metric) for metric in metrics]
                 if bounded:
                     cells.append(system.bounds(language))
-                cost = cost_cells(system.cost if language == MACRO else None)
+                cost = cost_cells(system.cost if language == MACRO else None, costs)
                 rows.append([name, language, *cells, int(row["queries"]), *cost])
-        columns = ["system", "language", *metrics, *interval, "queries", *COST_COLUMNS]
+        columns = ["system", "language", *metrics, *interval, "queries", *costs]
         return TextTable(columns, rows)
 
     @property

@@ -41,7 +41,7 @@ _KINDS = (
             *(f"({_SYSTEM})?(macro|languages.*).queries", f"{_SYSTEM}(slices|val).*.*.queries"),
             "training.history.*.(val|parts.*).*.queries",
             f"{_SYSTEM}(stages.*.)?failures.*",
-            f"{_SYSTEM}(stages.*.)?cost.(seconds|claims|peak_memory_bytes|tokens|reused|parameters)",
+            f"{_SYSTEM}(stages.*.)?cost.(seconds|claims|peak_memory_bytes|tokens|reused|parameters|joules)",
             f"{_SYSTEM}(without_translation|twins.(golds|of_golds|ties|lost))",
             f"{_SYSTEM}intervals.(repeats|papers)",
             f"{_TEST}(repeats|draws|claims|groups|comparisons.*.(wins|ties|losses))",

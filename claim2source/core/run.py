@@ -301,6 +301,7 @@ class Cost:
     """Count a stage's cost: wall seconds, items done, peak memory in bytes, tokens read.
 
     `reused` texts had a vector in the store: encoding them is not in the seconds and tokens.
+    `joules` are this machine's, None where it does not tell them.
     """
 
     seconds: float = 0.0
@@ -308,6 +309,7 @@ class Cost:
     peak_memory: int = 0
     tokens: int = 0
     reused: int = 0
+    joules: float | None = None
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
@@ -316,11 +318,23 @@ class Cost:
             max(self.peak_memory, other.peak_memory),
             self.tokens + other.tokens,
             self.reused + other.reused,
+            _joules(self, other),
         )
 
     def over_same(self, other: Cost) -> Cost:
         """Add the cost of a part that did the same items, without counting the items twice."""
         return replace(self + other, items=max(self.items, other.items))
+
+
+def _joules(*costs: Cost) -> float | None:
+    """Add up the energy of parts; None if that of a part that took time is not known."""
+    parts = [cost.joules for cost in costs if cost.seconds or cost.joules is not None]
+    total = 0.0
+    for joules in parts:
+        if joules is None:
+            return None
+        total += joules
+    return total if parts else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,16 +11,15 @@ import numpy as np
 
 from claim2source.core.arguments import require_kind, whole_number
 from claim2source.core.config import require
+from claim2source.core.costs import cost_cells, cost_columns
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.files import finite
 from claim2source.core.records import DATASET_WANTED, Dataset, sorted_languages
 from claim2source.core.report import (
-    COST_COLUMNS,
     MACRO,
     MAIN_METRIC,
     FamilyResult,
     SystemReport,
-    cost_cells,
 )
 from claim2source.core.run import Run
 from claim2source.core.tables import Cell, Part, TextTable, render
@@ -283,6 +282,7 @@ class Leaderboard:
         columns = ["#", "system", *languages, MACRO, "95 %", *val, *against]
         rows: list[list[Cell]] = []
         costs: list[list[Cell]] = []
+        cost_names = cost_columns(system.report.cost for system in self.systems.values())
         order = sorted(self.systems, key=lambda name: -self.bounds[MACRO][name].value)
         for rank, name in enumerate(order, start=1):
             system = self.systems[name].report
@@ -298,10 +298,9 @@ class Leaderboard:
             row.append(f"{overall.low:.4f} to {overall.high:.4f}")
             rows.append([*row, *([on_val[name]] if val else []), *(tested if pairs else [])])
             ranked = f"{np.isfinite(scored.ranks[name]).sum()}/{len(scored.claim_ids)}"
-            costs.append(
-                [rank, name, system.model, system.claims, ranked, *cost_cells(system.cost)]
-            )
-        head = ["#", "system", "model", "claims", "golds found", *COST_COLUMNS]
+            cells = cost_cells(system.cost, cost_names)
+            costs.append([rank, name, system.model, system.claims, ranked, *cells])
+        head = ["#", "system", "model", "claims", "golds found", *cost_names]
         return TextTable(columns, rows), TextTable(head, costs)
 
     def markdown(self) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from claim2source import __version__
 from claim2source.core.arguments import require_kind, whole_number
+from claim2source.core.costs import SystemCost, known_cost
 from claim2source.core.errors import UserError
 from claim2source.core.provenance import git_state, hardware, versions
 from claim2source.core.records import DATASET_WANTED, Dataset
@@ -22,10 +23,8 @@ from claim2source.core.report import (
     Provenance,
     Report,
     StageReport,
-    SystemCost,
     SystemReport,
     Table,
-    known_cost,
 )
 from claim2source.core.run import Result, Run
 from claim2source.data.loading import load

@@ -7,10 +7,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from claim2source.core.config import Settings, require_one_of
+from claim2source.core.costs import SystemCost
 from claim2source.core.errors import UserError
 from claim2source.core.progress import track
 from claim2source.core.records import Claim, Dataset, Source
-from claim2source.core.report import MAIN_METRIC, NotRun, Report, SystemCost
+from claim2source.core.report import (
+    MAIN_METRIC,
+    NotRun,
+    Report,
+)
 from claim2source.core.run import Cost
 from claim2source.core.tables import Part, TextTable
 from claim2source.evaluation.evaluate import (

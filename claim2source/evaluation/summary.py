@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from claim2source.core.costs import SystemCost
 from claim2source.core.records import sorted_languages
 from claim2source.core.report import (
     MACRO,
@@ -13,7 +14,6 @@ from claim2source.core.report import (
     Choice,
     Place,
     Report,
-    SystemCost,
     SystemReport,
 )
 from claim2source.core.tables import Cell, Part, TextTable, render

@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from claim2source.core.costs import cost_cells, cost_columns
 from claim2source.core.files import write_text
 from claim2source.core.records import sorted_languages
 from claim2source.core.report import (
-    COST_COLUMNS,
     MACRO,
     MAIN_METRIC,
     TWINS,
     Choice,
     Report,
     SystemReport,
-    cost_cells,
 )
 from claim2source.core.tables import Cell, Part, TextTable, markdown_text, render
 from claim2source.core.terminal import printable_line
@@ -40,6 +39,7 @@ def overview_table(report: Report) -> TextTable | None:
         columns.append(f"{metric} {MACRO}")
         if metric in bounded:
             columns.append("95 %" if metric == main else f"95 % of {metric}")
+    costs = cost_columns(system.cost for system in scored)
     rows: list[list[Cell]] = []
     for system in scored:
         title = f"{system.title} (chosen)" if system.title == report.chosen else system.title
@@ -47,8 +47,8 @@ def overview_table(report: Report) -> TextTable | None:
         for language in by_language:
             row.append(system.languages[language][main])
         row += _macro_cells(system, metrics, bounded)
-        rows.append([*row, *cost_cells(system.cost)])
-    columns += COST_COLUMNS
+        rows.append([*row, *cost_cells(system.cost, costs)])
+    columns += costs
     return TextTable(columns, rows, numeric=[False, False, *[True] * (len(columns) - 2)])
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
+from claim2source.core.energy import EnergyMeter
 from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run, Thinking
@@ -51,17 +52,27 @@ def read_or_search(
 ) -> Result:
     """Read the result stored under `key`, or search and store the result if it `is_done`.
 
-    A result that was read is `stored`; its cost is what it took to make.
+    A result that was read is `stored`; its cost is what it took to make, with the machine's energy
+    meanwhile, where it tells that.
     """
     if store is None or key is None:
-        return search()
+        return _with_energy(search)
     stored = store.run(key)
     if stored is not None:
         return _as_result(stored.run, stored.about)
-    result = search()
+    result = _with_energy(search)
     if is_done is None or is_done(result):
         store.put_run(key, result.run, _as_values(result))
     return result
+
+
+def _with_energy(search: Callable[[], Result]) -> Result:
+    meter = EnergyMeter()
+    result = search()
+    joules = meter.joules()
+    if joules is None or result.cost.joules is not None or result.cost == Cost():
+        return result
+    return replace(result, cost=replace(result.cost, joules=joules))
 
 
 def _as_result(run: Run, values: Mapping[str, Any]) -> Result:

@@ -20,11 +20,11 @@ import numpy as np
 
 from claim2source.core.config import Between, Seed
 from claim2source.core.records import Claim, Source
-from claim2source.core.run import Cost, Failure, Result, Run
+from claim2source.core.run import Failure, Result, Run
 from claim2source.core.terminal import printable_line, shortened
 from claim2source.llm import LLM, Answer, Request
 from claim2source.llm.work import count_thinking, is_unanswered, object_schema, prompt_tokens
-from claim2source.stages.llm_stage import LLMStage
+from claim2source.stages.llm_stage import LLMStage, answers_cost
 from claim2source.stages.pairs import Ranking
 from claim2source.text.prompts import Message, Prompt, read_prompt
 from claim2source.text.views import SourceForm, missing_translations, render_source
@@ -224,7 +224,6 @@ class Verifier(LLMStage):
         notes: dict[str, str] = {}
         details: dict[str, dict[str, float]] = {}
         failures: list[Failure] = []
-        tokens = 0
         for poll in polls:
             claim = poll.claim.id
             ranked[claim], notes[claim] = self._rank(poll, run.scored(claim))
@@ -232,12 +231,11 @@ class Verifier(LLMStage):
                 notes[claim] += "; no translation: read as posted"
             details[claim] = poll.details()
             failures += poll.failures
-            tokens += poll.tokens
         return Result(
             Run.from_lists(ranked, pool=run.pool),
             notes,
             tuple(failures),
-            Cost(tokens=tokens),
+            answers_cost(answered),
             details=details,
             thinking=count_thinking(answered),
         )

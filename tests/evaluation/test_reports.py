@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from claim2source.core.config import read_config
+from claim2source.core.costs import SystemCost
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels
 from claim2source.core.report import (
@@ -20,7 +21,6 @@ from claim2source.core.report import (
     Intervals,
     Provenance,
     Report,
-    SystemCost,
     SystemReport,
     TrainingReport,
 )

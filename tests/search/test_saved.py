@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from claim2source.core.costs import known_cost
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
-from claim2source.core.report import known_cost
 from claim2source.core.run import Cost, Run
 from claim2source.data.trec import write_trec_run
 from claim2source.evaluation.evaluate import evaluate

@@ -12,15 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from claim2source.core.costs import SystemCost, cost_cells, cost_columns
 from claim2source.core.report import (
-    COST_COLUMNS,
     MACRO,
     MAIN_METRIC,
     Choice,
     Report,
-    SystemCost,
     SystemReport,
-    cost_cells,
 )
 from claim2source.core.tables import Cell, TextTable
 from claim2source.evaluation.choices import choices_table, tried_table, val_table
@@ -471,9 +469,10 @@ def _cost(compared: PageData) -> Section:
         notes.append("Costs are of the claims in all languages.")
     plot = scatter_plot(spots, "seconds", f"macro {metric}") if len(spots) > 1 else ""
     rows = []
+    columns = cost_columns(costs.values())
     for name, cost in costs.items():
-        rows.append([name, macro[name], *cost_cells(cost)])
-    table = TextTable(["system", metric, *COST_COLUMNS], rows)
+        rows.append([name, macro[name], *cost_cells(cost, columns)])
+    table = TextTable(["system", metric, *columns], rows)
     return Section(title, plot, " ".join(notes), {title: table})
 
 

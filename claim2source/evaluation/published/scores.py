@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from claim2source.core.config import require
+from claim2source.core.costs import COST_COLUMNS, cost_cells, cost_columns
 from claim2source.core.report import (
-    COST_COLUMNS,
     MACRO,
     Place,
     PublishedScore,
     Report,
     SystemReport,
-    cost_cells,
 )
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.evaluation.published.leaderboards import places, places_parts, with_places
@@ -174,7 +173,8 @@ def _beside_ours(systems: Mapping[str, SystemReport]) -> list[Part]:
     if not cells:
         return []
     scores = ("published", "ours", "difference", "95 %")
-    columns = ["table", "row", "column", *scores, "inside", "system", *COST_COLUMNS]
+    costs = cost_columns(system.cost for system, _ in cells)
+    columns = ["table", "row", "column", *scores, "inside", "system", *costs]
     rows = []
     for system, cell in sorted(cells, key=lambda pair: pair[1].table):
         rows.append(
@@ -184,7 +184,7 @@ def _beside_ours(systems: Mapping[str, SystemReport]) -> list[Part]:
                 cell.column,
                 *_score_cells(cell),
                 system.name,
-                *cost_cells(system.cost),
+                *cost_cells(system.cost, costs),
             ]
         )
     notes = []
@@ -192,7 +192,7 @@ def _beside_ours(systems: Mapping[str, SystemReport]) -> list[Part]:
         notes.append("?: no target; eval/report.py --published says why.")
     if not all(cell.same_claims for _, cell in cells):
         notes.append("*: over other claims than the paper's, so not compared.")
-    numeric = [*[False] * 3, *[True] * 4, False, False, *[True] * len(COST_COLUMNS)]
+    numeric = [*[False] * 3, *[True] * 4, False, False, *[True] * len(costs)]
     return ["Published numbers beside ours:", TextTable(columns, rows, numeric=numeric), *notes]
 
 
@@ -419,11 +419,12 @@ def used_systems(cells: Cells) -> list[Part]:
     by_row: dict[tuple[str, Path, str], SystemReport] = {}
     for (row, _), ours in cells.items():
         by_row[row, ours.system.report_folder, ours.system.name] = ours.system.report
+    costs = cost_columns(report.cost for report in by_row.values())
     rows: list[list[Cell]] = []
     for (row, folder, name), report in by_row.items():
-        rows.append([row, name, str(folder), *cost_cells(report.cost)])
-    columns = ["ours in", "system", "report", *COST_COLUMNS]
-    numeric = [False, False, False, *[True] * len(COST_COLUMNS)]
+        rows.append([row, name, str(folder), *cost_cells(report.cost, costs)])
+    columns = ["ours in", "system", "report", *costs]
+    numeric = [False, False, False, *[True] * len(costs)]
     return [TextTable(columns, rows, numeric=numeric)] if rows else []
 
 
