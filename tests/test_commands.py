@@ -72,6 +72,8 @@ def read(program: str, words: Sequence[str]) -> Any:
         return read_prepare(words)
     if program == "scripts/bench.py":
         return read_bench(words)
+    if program == "scripts/plan.py" and "--systems" in words:
+        program = "scripts/plan_stages.py"
     source = (REPOSITORY / program).read_text(encoding="utf-8")
     if result := re.search(r"from (claim2source\.evaluation\.\w+) import", source):
         source += (REPOSITORY / f"{result[1].replace('.', '/')}.py").read_text(encoding="utf-8")
@@ -84,8 +86,14 @@ def read(program: str, words: Sequence[str]) -> Any:
         words = with_positionals(kind, words, ("post",))
     if program == "eval/evaluate.py":
         words = vary_words(words)
-    # A config of the reader's own stands for that of the user.
-    ours = ["configs/finetune/minilm.yaml" if word == "my.yaml" else word for word in words]
+    # A config of the reader's own stands for that of the user, and for what a local server writes.
+    ours = []
+    for word in words:
+        if word == "my.yaml":
+            word = "configs/finetune/minilm.yaml"
+        elif word.startswith(".venv-llama/"):
+            word = "tests/data/llama/settings.yaml"
+        ours.append(word)
     return parsed(kind, ours)
 
 
