@@ -419,7 +419,7 @@ class Finder:
         filters = {name: value for name, value in asdict(where).items() if value is not None}
         return {
             **filters,
-            **({"stages": self.stage_names} if self.stage_names else {}),
+            **({"stages": self.stage_names} if self.stage_names else {"details": DETAILS_DEPTH}),
             **({} if self.threshold is None else {"threshold": self.threshold}),
             **({} if self.translators is None else {"translator": self.translators.name}),
             "fusion": {"alpha": self.engine.fusion.alpha, "scale": self.engine.fusion.scale},
