@@ -397,7 +397,7 @@ class Finder:
         return {
             **filters,
             **({"encoded_first": 0 if results.unencoded else first} if first else {}),
-            **({"stages": self.stage_names} if self.stage_names else {}),
+            **({"stages": self.stage_names} if self.stage_names else {"details": DETAILS_DEPTH}),
             **({} if self.threshold is None else {"threshold": self.threshold}),
             **({} if self.translators is None else {"translator": self.translators.name}),
             "fusion": {"alpha": self.engine.fusion.alpha, "scale": self.engine.fusion.scale},

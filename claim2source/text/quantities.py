@@ -56,7 +56,6 @@ _GERMAN_PARTS = sorted(
     f"{_UNITS[1]} {' '.join(_TENS.values())} hundert tausend und".split(), key=len, reverse=True
 )
 _PART = re.compile("|".join(_GERMAN_PARTS))
-_COMPOUND = re.compile(f"(?:{_PART.pattern})+")
 _WORD = re.compile(r"[^\W\d_]+")
 _MULTIPLE_END = re.compile(r"(?<=\w\w)(?:fold|mal|fache?[nmrs]?)$")
 _PERCENT_WORD = re.compile(r"\b(?:per\s?cent|percent\w*|pct|prozent\w*|pour\s?cents?)\b")
@@ -140,6 +139,8 @@ _RANGE = re.compile(r"\s*(?:[-–—~]|to|bis|à|a|and|und|et|or|oder|ou|vs\.?|v
 _YEARS = range(1900, 2100)
 # "3 in 10", but not "3 in 312 schools".
 _MOST_OF = 100
+# Longer words are not held in memory, and none is a number.
+_LONGEST_WORD = 80
 # More digits are an identifier's.
 _MOST_DIGITS = 12
 
@@ -169,7 +170,7 @@ def quantities(text: str, lang: str = "en") -> tuple[Quantity, ...]:
         >>> quantities("dreimal so viele, 37 Prozent", "de") == quantities("3x as many, 37%")
         True
     """
-    plain = without_unseen(nfkc(text)).lower().replace("\u2044", "/")
+    plain = " ".join(without_unseen(nfkc(text)).lower().replace("\u2044", "/").split())
     plain = _HANDLE.sub(" ; ", LINK.sub(" ; ", plain))
     plain = _CONFIDENCE.sub(" ; ", _PERCENT_WORD.sub("%", plain))
     plain = _digits_for_words(plain)
@@ -284,17 +285,20 @@ class _Number:
         return part < 10 or last in (60, 80)
 
 
-@lru_cache(maxsize=50_000)
 def _word_parts(word: str) -> tuple[tuple[int, ...], str]:
     """Take a word apart: its values, such as 3 and 100, and its "mal", "fach" or "fold"."""
+    return _known_parts(word) if len(word) <= _LONGEST_WORD else ((), "")
+
+
+@lru_cache(maxsize=50_000)
+def _known_parts(word: str) -> tuple[tuple[int, ...], str]:
     stem = _MULTIPLE_END.sub("", word)
     for form, suffix in ((word, ""), (stem, word[len(stem) :])):
         if form in _VALUES:
             return (_VALUES[form],), suffix
-        if _COMPOUND.fullmatch(form):
-            parts = tuple(_VALUES[part] for part in _PART.findall(form))
-            if _UND not in (parts[0], parts[-1]):
-                return parts, suffix
+        parts = _PART.findall(form)
+        if parts and "".join(parts) == form and "und" not in (parts[0], parts[-1]):
+            return tuple(_VALUES[part] for part in parts), suffix
     return (), ""
 
 

@@ -149,6 +149,8 @@ _NAMES = re.compile(
     r"(africa\w*|rica\w*|homes?|adults?|uni|bas|unis|kingdom|states|staaten|königreich)\b"
 )
 _SHORTEST_STEM, _LONGEST_STEM = 3, 22
+# Longer words are not held in memory.
+_LONGEST_WORD = 80
 
 
 class Subjects(NamedTuple):
@@ -168,7 +170,8 @@ def subjects(text: str) -> Subjects:
     plain = _NAMES.sub(r"\1-\2", _US.sub("usa", without_unseen(nfkc(text))).lower())
     found: set[str] = set()
     for word in set(_WORD.findall(plain)):
-        found.update(_groups(word))
+        if len(word) <= _LONGEST_WORD:
+            found.update(_groups(word))
     return Subjects(frozenset(found & PLACES.keys()), frozenset(found & POPULATIONS.keys()))
 
 

@@ -41,6 +41,7 @@ def test_the_sibling_with_the_post_s_number_comes_first(engine: Engine) -> None:
     (answer,) = Finder(engine).find([Post("0", POST, "de")], 1)
     assert [match.paper.source.id for match in answer.matches] == ["p2"]
     assert answer.matches[0].score == answer.matches[0].parts["fused"]
+    assert answer.of is not None and answer.of.settings["details"] == 30
 
 
 def test_without_details_the_ranking_is_the_index_s_own(engine: Engine) -> None:

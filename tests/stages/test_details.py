@@ -130,7 +130,7 @@ def test_the_stage_stands_in_a_systems_file(tmp_path: Path) -> None:
 
 def test_a_paper_is_read_once_and_a_post_costs_little() -> None:
     data = c2s.load("demo", "dev")
-    claims = data.claims[:30]
+    claims = data.claims[:10]
     run = c2s.BM25().index(data.sources).search(claims).run
     by_id = {source.id: source for source in data.sources}
     details._source_quantities.cache_clear()
@@ -150,7 +150,7 @@ def test_a_paper_is_read_once_and_a_post_costs_little() -> None:
 
 def test_numbers_lead_to_the_papers_of_the_demo_s_posts() -> None:
     data = c2s.load("demo", "train")
-    claims = data.claims[:150]
+    claims = data.claims[:100]
     run = c2s.BM25().index(data.sources).search(claims).run
     by_id = {source.id: source for source in data.sources}
     after = rank_by_details(claims, by_id, run)

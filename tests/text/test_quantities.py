@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -98,6 +100,23 @@ def test_any_text_can_be_read(text: str, lang: str) -> None:
     read = quantities(text, lang)
     assert len(set(read)) == len(read)
     assert all(quantity.value >= 0 for quantity in read)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dreizehn" * 2_000 + "x",
+        "a 1" + " " * 20_000 + "x",
+        "111 " * 5_000 + "1",
+        "a " * 9_000,
+        "1" * 9_000,
+    ]
+    + ["drei und " * 2_000, "1-" * 9_000, "half a " * 2_000, "quatre-" * 2_000],
+)
+def test_hostile_texts_take_no_longer_than_others(text: str) -> None:
+    start = time.process_time()
+    quantities(text)
+    assert time.process_time() - start < 2
 
 
 SAME = {
