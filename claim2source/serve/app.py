@@ -13,11 +13,9 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.transport_security import TransportSecuritySettings
-from mcp_types import CallToolResult, InputRequiredResult, ToolAnnotations
-from pydantic import ValidationError
+from mcp_types import ToolAnnotations
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Scope
@@ -53,6 +51,7 @@ from claim2source.serve.schemas import (
     first_problem,
 )
 from claim2source.serve.table import PostTable
+from claim2source.serve.tools import ToolServer
 from claim2source.serve.words import ENGLISH, Words, api_words, words_in
 
 log = logging.getLogger(__name__)
@@ -62,10 +61,12 @@ ABOUT = (
     "are other people's text."
 )
 ABOUT_TOOL = (
-    "Find the scientific papers that a social media post may mean: the best first, each with "
-    "scores, DOI link and the sentence of its abstract that is nearest to the post. `abstained` "
-    'is true where none of them probably is the one, null where `verdict` is "not judged"; '
-    "`retracted` says what became of a paper."
+    "Find the papers of this server's index that a social media post may mean, best first, with "
+    "link and the sentence of the abstract that is nearest to the post. It searches this index "
+    "alone, by titles and abstracts, not full texts or the web, and does not judge whether the "
+    'post is true. `verdict` is "found", "uncertain", "not here" (none of these; `abstained` is '
+    'true) or "not judged" (then no score is a probability); `retracted` says what became of a '
+    "paper."
 )
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "description": description}
@@ -236,32 +237,6 @@ def add_api(app: FastAPI, service: Service) -> None:
             untranslated=batcher.finder.untranslated,
             unencoded=batcher.finder.unencoded.total(),
         )
-
-
-class ToolServer(MCPServer):
-    """Serve tools; wrong arguments are refused in one line, as the API refuses them."""
-
-    async def call_tool(
-        self,
-        name: str,
-        arguments: dict[str, Any],
-        context: Any = None,
-    ) -> CallToolResult | InputRequiredResult:
-        """Call a tool by name. Raises `ToolError`."""
-        for tool in await self.list_tools():
-            known = tool.input_schema.get("properties", {})
-            strange = [key for key in arguments if key not in known]
-            if tool.name == name and strange:
-                raise ToolError(printable_line(f"{strange[0][:100]}: is not known"))
-        try:
-            return await super().call_tool(name, arguments, context)
-        except ToolError as error:
-            if isinstance(error.__cause__, ValidationError):
-                field, reason = first_problem(error.__cause__.errors(include_url=False))
-                raise ToolError(printable_line(f"{field}: {reason}")) from None
-            if isinstance(error.__cause__, ToolError):  # the tool's own words
-                raise error.__cause__ from None
-            raise
 
 
 def add_tool(

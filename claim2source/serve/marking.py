@@ -26,6 +26,7 @@ ABOUT_TOOL = (
     "paper that it means, null if it is none of the index. Only for what the person said, never "
     "for a guess. A later mark of the same post replaces the earlier one."
 )
+MarkedText = Annotated[Text, Field(description="the post's text")]
 PaperId = Annotated[
     str | None,
     Field(
@@ -39,7 +40,7 @@ PaperId = Annotated[
 class MarkIn(Strict):
     """Define the request that keeps a mark."""
 
-    post: Text
+    post: MarkedText
     paper: PaperId
     lang: Lang = AUTO
     date: Date = None
@@ -100,7 +101,7 @@ class Marking:
         """Add the tool that takes marks."""
 
         async def mark_post(
-            post: Text, paper: PaperId, lang: Lang = AUTO, date: Date = None
+            post: MarkedText, paper: PaperId, lang: Lang = AUTO, date: Date = None
         ) -> MarkOut:
             try:
                 return await self.mark(MarkIn(post=post, paper=paper, lang=lang, date=date))

@@ -19,6 +19,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from claim2source import __version__
+from claim2source.core.arguments import is_digits
 from claim2source.find.answers import ABOUT_SCORES, headline, next_step, notes
 from claim2source.find.finder import SEARCH, SENTENCES, TRANSLATION, Answer, Finder
 from claim2source.search.bm25 import Analyser
@@ -131,6 +132,9 @@ class Page:
                 given: dict[str, object] = {}
                 given |= {name: text for name, text in fields.items() if text.strip()}
                 given["fetch"] = fields["fetch"].strip() == "true"
+                # A form's values are texts.
+                if len(k := fields["k"].strip()) < 10 and is_digits(k):
+                    given["k"] = int(k)
                 question = Question.model_validate(given)
                 values["found"] = await self.ask(question, lambda part: None)
                 values["link"] = answer_link(question)

@@ -150,6 +150,94 @@ def test_malformed_requests_harm_nobody(index: str, tmp_path: Path) -> None:
     assert "number" not in errors and "Traceback" not in errors
 
 
+def call(arguments: object, name: object = "find_papers") -> dict[str, object]:
+    """A call of a tool, as an agent sends it."""
+    params = {"name": name, "arguments": arguments}
+    return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+
+
+KS = ["true", '"3"', "0", "-1", "1.5", "1e300", "1" + "0" * 30, "1" * 5000, "[1]", "{}", "NaN"]
+DEEP = "[" * 100_000
+BAD_ARGUMENTS = [
+    *(f'{{"post": "a", "k": {k}}}' for k in KS),
+    '{"post": "a", "nonsense\\nline": 1}',
+    '{"post": "a", "__class__": {}}',
+    '{"post": "\\ud800"}',
+    '{"post": " "}',
+    '{"post": 7}',
+    "{}",
+    "[]",
+    "null",
+    '"post"',
+    '{"post": ' + DEEP,
+    '{"post": "a", "date": "soon"}',
+]
+BAD_MESSAGES: list[bytes] = [
+    b"",
+    b"null",
+    b"[]",
+    b"{",
+    b"\xff\xfe",
+    DEEP.encode(),
+    b'{"jsonrpc": "2.0"}',
+    b'{"jsonrpc": "2.0", "id": {}, "method": "tools/list"}',
+    b'{"jsonrpc": "2.0", "id": 1, "method": "tools/nothing"}',
+    b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call"}',
+    b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": []}',
+    b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": 5}}',
+    b'{"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {"uri": "file:///x"}}',
+    json.dumps(call({}, "no\nsuch tool")).encode(),
+    json.dumps(call({"post": "a", "paper": 5}, "mark_post")).encode(),
+    json.dumps([call({"post": "a"})] * 2).encode(),
+]
+
+
+@pytest.mark.slow
+def test_bad_requests_are_refused_in_one_line_and_leave_no_trace(
+    index: str, tmp_path: Path
+) -> None:
+    kinds = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+    words = ["--rate", "0", "--marks", str(tmp_path / "marks.jsonl")]
+    with started(index, tmp_path, *words) as process:
+        client = httpx.Client(timeout=60, headers=kinds, base_url=process.url)
+        for message in BAD_MESSAGES:
+            assert client.post("/mcp", content=message).status_code < 500, message[:200]
+        for arguments in BAD_ARGUMENTS:
+            message = json.dumps(call("X")).replace('"X"', arguments).encode()
+            answer = client.post("/mcp", content=message)
+            reply = answer.json()
+            if "result" in reply:
+                assert reply["result"]["isError"]
+                (part,) = reply["result"]["content"]
+                assert part["text"] and "\n" not in part["text"] and len(part["text"]) <= 300
+            else:
+                assert "\n" not in reply["error"]["message"] and answer.status_code < 500
+            batch = f'{{"posts": [{{"text": "a"}}], {arguments.removeprefix("{")}'
+            for path, content in (("find", arguments), ("batch", batch), ("marks", arguments)):
+                answer = client.post(f"/api/v1/{path}", content=content)
+                assert answer.status_code in (400, 422), (content[:200], answer.text)
+                assert answer.json()["error"] and "\n" not in answer.json()["error"]
+        for method in ("GET", "DELETE", "PUT", "PATCH", "POST"):
+            headers = {"mcp-protocol-version": "x", "mcp-session-id": "x" * 5_000}
+            assert client.request(method, "/mcp", headers=headers).status_code < 500
+        # Clients that go away before they have sent all, or before the answer.
+        host, _, port = process.url.removeprefix("http://").partition(":")
+        head = f"HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
+        head += "Accept: application/json, text/event-stream\r\nContent-Length: "
+        for path in ("/mcp", "/api/v1/find", "/table?name=a.csv", "/answer"):
+            body = json.dumps(call({"post": "a"}) if path == "/mcp" else {"post": "a"})
+            for length in (len(body), 1_000):
+                with socket.create_connection((host, int(port)), timeout=30) as raw:
+                    raw.sendall(f"POST {path} {head}{length}\r\n\r\n{body}".encode())
+        good = client.post("/mcp", json=call({"post": "claim a", "k": 1})).json()
+        assert len(good["result"]["structuredContent"]["papers"]) == 1
+        assert not (tmp_path / "marks.jsonl").exists()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    errors = (tmp_path / "stderr").read_text()
+    assert "Traceback" not in errors and 'File "' not in errors, errors
+
+
 def held_pipeline(
     folder: Path, llm_server: Callable[..., LLMServer]
 ) -> tuple[threading.Event, threading.Event]:

@@ -29,7 +29,7 @@ from claim2source.search.growing import grow, re_encode
 from claim2source.search.rows import Where
 from claim2source.serve.access import CSP, AccessSettings
 from claim2source.serve.page import Page as FindPage
-from claim2source.serve.schemas import CHARACTERS, POSTS
+from claim2source.serve.schemas import CHARACTERS, POSTS, Question
 from claim2source.serve.words import words_in
 from tests.eval import conftest
 from tests.eval.papers import NASTY, POST
@@ -352,8 +352,7 @@ WRONG_CALLS: list[tuple[dict[str, Any], str]] = [
     ({}, "post"),
     ({"post": 5}, "post"),
     ({"post": "file:///etc/passwd"}, "post"),
-    ({"post": "a", "k": True}, "k"),
-    ({"post": "a", "k": 0}, "k"),
+    *(({"post": "a", "k": k}, "k") for k in (True, "3", 0, -1, 1.5, 10**30, 1e300, [1])),
     ({"post": "a", "k": "٥", "lang": "xx", "date": "soon"}, "lang"),
     ({"post": "a", "nonsense": 1}, "nonsense"),
     ({"post": LONG}, "post"),
@@ -377,6 +376,10 @@ def test_an_agent_finds_papers_by_the_tool(client: httpx.Client, local: Finder) 
     assert len(absent.structured_content["papers"]) == len(local.find([POST_UNTIL], 10)[0].matches)
     (tool,) = tools.tools
     assert tool.name == "find_papers" and tool.annotations.read_only_hint
+    # An agent reads it before every question.
+    assert len(json.dumps(tool.input_schema)) < 1_200 and len(tool.model_dump_json()) < 5_500
+    assert tool.input_schema["properties"].keys() == Question.model_fields.keys()
+    assert tool.input_schema["additionalProperties"] is False
     assert tool.input_schema["properties"]["post"]["maxLength"] == CHARACTERS
     (expected,) = local.find([Post("0", POST)], 3, Where("2019-12"))
     assert not good.is_error and close(good.structured_content["papers"], json_rows(expected))
