@@ -32,12 +32,13 @@ from claim2source.data.fetch import Fetcher, posts_from
 from claim2source.data.posts import Post
 from claim2source.data.store import Store
 from claim2source.find.finder import FinderOptions, post_language, with_index
-from claim2source.find.marks import NONE, MarksFile, add_mark
+from claim2source.find.marks import NONE, Mark, MarksFile, add_mark, add_marks
 from claim2source.models.config import ModelConfig
 from claim2source.models.hub import require_model
 from claim2source.models.local import with_local_models
-from claim2source.search.engine import Engine, open_index
+from claim2source.search.engine import Engine
 from claim2source.search.rows import Where
+from claim2source.search.shards import Shards, open_indexes
 from claim2source.text.language import CODES, load_detector
 
 log = logging.getLogger(__name__)
@@ -101,6 +102,8 @@ class FindConfig(FinderOptions):
             require(self.post is not None, "mark", self.mark, "none with --input")
         is_marked = self.mark is not None or self.marks is None
         require(is_marked, "marks", self.marks, "none without --mark")
+        good = self.at is None or len(self.index) == 1
+        require(good, "at", self.at, "none with several indexes: each has versions of its own")
         self.where  # noqa: B018  it checks date and language
 
     @property
@@ -129,7 +132,7 @@ def find(config: FindConfig) -> None:
         require_model(ModelConfig(name=config.model))
     if config.lang == AUTO:
         load_detector()
-    engine = open_index(config.index or "", config.at)
+    engine = open_indexes(config.index, config.at)
     if config.mark is not None:
         mark_post(engine, next(posts), config)
         return
@@ -149,20 +152,30 @@ def find(config: FindConfig) -> None:
 
 def mark_post(engine: Engine, post: Post, config: FindConfig) -> None:
     """Keep which paper a post means, and say how many marks there are."""
-    file = MarksFile.beside(engine.location, config.store)
-    if config.marks is not None:
-        file = MarksFile(config.marks)
+    file = None if config.marks is None else MarksFile(config.marks)
     paper = None if config.mark in (None, NONE) else config.mark
-    date = config.date or post.date
-    add_mark(engine, file, post.text, post_language(post, engine), date, paper)
-    marks = file.read()
-    meaning = "none of the index" if paper is None else paper
+    lang, date = post_language(post, engine), config.date or post.date
+    if isinstance(engine, Shards):
+        mark = add_marks(engine, file, Mark(post.text, paper, lang, date), config.store)
+        index, locations = mark.index, [own.location for own in engine.indexes().values()]
+        meaning = "none of the indexes" if paper is None else f"{paper} of {index}"
+    else:
+        locations = [engine.location]
+        own_file = file or MarksFile.beside(engine.location, config.store)
+        add_mark(engine, own_file, post.text, lang, date, paper)
+        meaning = "none of the index" if paper is None else paper
     say(f"marked: {meaning}")
+    for location in locations:
+        say(next_mark(file or MarksFile.beside(location, config.store), location))
+
+
+def next_mark(file: MarksFile, location: str) -> str:
+    """Say how many marks an index has, and what comes next."""
+    marks = file.read()
     if marks.missing:
-        say(f"{marks}; {marks.missing} more are missing until `index` fits abstention to them")
-        return
-    words = ("--claims", str(marks.path), "--out", str(engine.location))
-    say(f"{marks}; next: {program_command('eval/index.py')} {shlex.join(words)}")
+        return f"{marks}; {marks.missing} more are missing until `index` fits abstention to them"
+    words = ("--claims", str(marks.path), "--out", location)
+    return f"{marks}; next: {program_command('eval/index.py')} {shlex.join(words)}"
 
 
 if __name__ == "__main__":

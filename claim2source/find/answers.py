@@ -17,7 +17,7 @@ from claim2source.core.terminal import printable_line
 from claim2source.data.doi import plain_doi
 from claim2source.data.papers import Paper, without_emails
 from claim2source.find.abstention import FUSED
-from claim2source.find.finder import NOT_JUDGED, Answer, Match, Verdict
+from claim2source.find.finder import NOT_JUDGED, Answer, IndexState, Match, Verdict
 from claim2source.search.table import NEW
 
 COLUMNS = (
@@ -85,10 +85,19 @@ def _json_row(answer: Answer, match: Match) -> dict[str, object]:
         "verdict": answer.verdict,
         "retracted": paper.retracted,
         "words": {"post": list(post_words), "paper": list(paper_words)},
-        "index": None if answer.of is None else asdict(answer.of),
+        "index": _index_state(match.of or answer.of),
         "searched": answer.searched,
         "untranslated": answer.untranslated,
     }
+
+
+def _index_state(state: IndexState | None) -> dict[str, object] | None:
+    if state is None:
+        return None
+    values = asdict(state)
+    if not state.name:
+        del values["name"]
+    return values
 
 
 def blocks(answers: Iterable[Answer], form: str, *, several: bool = False) -> Iterator[str]:
@@ -114,17 +123,20 @@ def as_csv(answer: Answer, header: bool) -> str:
     """Write a row for each paper."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
+    columns = [*COLUMNS, "index"] if answer.indexes else COLUMNS
     if header:
-        writer.writerow(COLUMNS)
+        writer.writerow(columns)
     for match, values in zip(answer.matches, json_rows(answer), strict=True):
+        state = match.of or answer.of
         values |= {
             "post": answer.post.id,
             "authors": "; ".join(author_names(match.paper)),
             "words": "; ".join(match.words[1]),
-            "version": None if answer.of is None else answer.of.version,
-            "model": None if answer.of is None else answer.of.model,
+            "version": None if state is None else state.version,
+            "model": None if state is None else state.model,
+            "index": None if state is None else state.name,
         }
-        writer.writerow([_cell(values[column]) for column in COLUMNS])
+        writer.writerow([_cell(values[column]) for column in columns])
     return text.getvalue()
 
 
@@ -150,14 +162,15 @@ def csv_row(values: Iterable[object], separator: str = ",") -> str:
 
 def as_bibtex(answers: Iterable[Answer]) -> str:
     """Write every paper once, after a comment with the verdict on each post."""
-    papers: dict[str, Paper] = {}
+    papers: dict[tuple[str, str], Paper] = {}
     verdicts: list[str] = []
     for answer in answers:
         # BibTeX would read an entry after a sign @.
         post = printable_line(answer.post.id).replace("@", " ")
         verdicts.append(f"% post {post}: {answer.verdict}")
         for match in answer.matches:
-            papers[match.paper.source.id] = match.paper
+            index = "" if match.of is None else match.of.name
+            papers[index, match.paper.source.id] = match.paper
     entries: dict[str, str] = {}
     for paper in papers.values():
         base = re.sub(r"[^A-Za-z0-9_.:/-]+", "_", paper.source.id) or "paper"
@@ -264,10 +277,16 @@ def next_step(answer: Answer) -> str:
 
 def notes(answer: Answer) -> list[str]:
     """List how far an answer can be trusted: as measured, and reasons for less."""
-    notices = list(answer.warnings)
+    notices = [f"Not searched, since it cannot be read: index {name}." for name in answer.lost]
+    notices += answer.warnings
     if answer.untranslated:
         notices.append("The translator failed: the post was searched as it is written.")
-    if answer.matches and answer.present is None:
+    if answer.matches and answer.present is None and answer.indexes:
+        notices.append(
+            "The indexes have no abstention in common: scores say which paper is nearer, not how "
+            "probable it is."
+        )
+    elif answer.matches and answer.present is None:
         notices.append(
             "No abstention is fitted to this index (claim2source index --claims DATASET): scores "
             "say which paper is nearer, not how probable it is."
@@ -336,6 +355,8 @@ def _match(match: Match, verdict: Verdict) -> str:
         lines.append(f"!! {retraction(paper)}")
     lines.append(", ".join(about(paper)))
     lines.append(paper.link or f"id {paper.source.id}")
+    if match.of is not None:
+        lines.append(f"index {match.of.name}, version {match.of.version}")
     if match.sentence:
         if match.post_sentence:
             lines.append(f'post: "{match.post_sentence}"')

@@ -7,17 +7,14 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from claim2source.core.arguments import whole_number
-from claim2source.core.config import Share, flag, require
+from claim2source.core.config import Share, flag, list_field, require
 from claim2source.core.languages import primary_language
 from claim2source.core.records import Claim
 from claim2source.core.run import Result
 from claim2source.core.terminal import one_line
-from claim2source.data.boilerplate import cut_boilerplate, without_boilerplate
 from claim2source.data.dates import last_day
 from claim2source.data.papers import Paper
 from claim2source.data.posts import Post
@@ -35,15 +32,15 @@ from claim2source.find.abstention import (
 )
 from claim2source.find.allowed import require_allowed
 from claim2source.find.matching import MatchingWords, Words
+from claim2source.find.sentences import FoundPapers, nearest_sentences, several_sentences
 from claim2source.models import ENGLISH
 from claim2source.models.config import NUMPY, ModelChanges, ModelConfig
 from claim2source.models.local import ModelOptions
 from claim2source.search.engine import Engine
 from claim2source.search.growing import batches
-from claim2source.search.rows import SPLIT, Where, finding_sentences
-from claim2source.search.table import NEW, SearchResults
+from claim2source.search.rows import Where
+from claim2source.search.table import NEW, PaperTable, SearchResults
 from claim2source.search.translator import TranslatorConfig, Translators
-from claim2source.text.clean import keep_numbers, split_sentences
 from claim2source.text.language import CODES, language_name, likeliest
 from claim2source.text.views import claim_parts
 
@@ -60,8 +57,8 @@ NOT_JUDGED: Verdict = "not judged"
 MAX_BATCH = 64
 # What `on_part` is called with beside the names of stages.
 TRANSLATION, SEARCH, SENTENCES = "translation", "search", "sentences"
-# Characters by which a language is detected, sentences of a post that are compared.
-_SAMPLE, _SENTENCES = 5_000, 20
+# Characters by which a language is detected.
+_SAMPLE = 5_000
 # Growth of an index after which its abstention is stale.
 GROWN = 2
 _VERIFY = "verify"
@@ -74,7 +71,8 @@ class Match:
     `score` is the last stage's, `parts` are the scores of every stage that ranks it. `sentence` is
     the finding of its abstract that is nearest to the post, `post_sentence` the post's sentence
     that is nearest to that one, "" if it has only one. `words` are words of the post, and those
-    of the paper that they match: of title, abstract, authors or venue.
+    of the paper that they match: of title, abstract, authors or venue. `of` is its index, if
+    several are asked.
     """
 
     rank: int
@@ -84,15 +82,20 @@ class Match:
     sentence: str
     post_sentence: str = ""
     words: Words = ((), ())
+    of: IndexState | None = None
 
 
 @dataclass(frozen=True)
 class IndexState:
-    """Identify the state of an index that answered, and the settings: a search can be repeated."""
+    """Identify the state of an index that answered, and the settings: a search can be repeated.
+
+    `name` is "" if only one index was asked.
+    """
 
     version: int
     model: str
     settings: Mapping[str, object]
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,9 @@ class Answer:
     whether it is "not here", None if it was not judged. `measured` counts the held-out answers
     of that verdict, and `warnings` say why this one deserves less trust. `reasoning` is a
     verifier's. `searched` is the translation that was searched in place of the post, "" if the
-    post itself was, also since it is `untranslated`: the translator failed.
+    post itself was, also since it is `untranslated`: the translator failed. `indexes` are the
+    names of several that were asked, and `lost` of those that could not be read; each paper has
+    its `of` then.
     """
 
     post: Post
@@ -119,6 +124,8 @@ class Answer:
     warnings: tuple[str, ...] = ()
     searched: str = ""
     untranslated: bool = False
+    indexes: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return one_line(
@@ -128,23 +135,6 @@ class Answer:
             papers=tuple(match.paper.source.id for match in self.matches),
             verdict=self.verdict,
         )
-
-
-@dataclass(frozen=True)
-class _Found:
-    """Papers found for some claims.
-
-    `stages` are the results of every stage, by name and in order; `papers` all that a stage ranks;
-    `listed` the ids of each claim's answer; `sentences` those of each claim, if it has several;
-    `vectors` those of the papers' sentences, as far as they are stored.
-    """
-
-    results: SearchResults
-    stages: Sequence[tuple[str, Result]]
-    papers: Mapping[str, Paper]
-    listed: Mapping[str, Sequence[str]]
-    sentences: Mapping[str, Sequence[str]]
-    vectors: Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -216,6 +206,20 @@ class Finder:
         return [] if self._system is None else self._system.stage_names
 
     @property
+    def papers(self) -> int:
+        """Count the papers, as the last search saw them."""
+        return self.engine.manifest.papers
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Name the indexes, of several, that could not be read last."""
+        return self.engine.lost
+
+    def warm_up(self) -> None:
+        """Load the model, and read the index."""
+        self.engine.search("a post", k=1)
+
+    @property
     def untranslated(self) -> int:
         """Count the posts so far that the translators failed for."""
         return 0 if self.translators is None else self.translators.failures.total()
@@ -267,21 +271,20 @@ class Finder:
         found = self._search(claims, k, where)
         judged = self._judge(claims, found.results)
         self.on_part(SENTENCES)
-        nearest = self._nearest(claims, found)
-        state = self._state(where)
+        nearest = nearest_sentences(self.engine, claims, found) if self.sentences else {}
         answers = []
         for post, claim in zip(posts, claims, strict=True):
-            matches = self._matches(claim, found, nearest)
-            answer = self._answer(post, claim, matches, found, judged, state)
+            matches = self._matches(claim, found, nearest, where)
+            answer = self._answer(post, claim, matches, found, judged, where)
             answers.append(replace(answer, untranslated=claim.id in untranslated))
         return answers
 
-    def _search(self, claims: Sequence[Claim], k: int, where: Where) -> _Found:
+    def _search(self, claims: Sequence[Claim], k: int, where: Where) -> FoundPapers:
         """Search the index, read the papers, and apply the stages."""
         sentences: dict[str, list[str]] = {}
         for claim in claims:
             if self.sentences:
-                sentences[claim.id] = _several_sentences(claim)
+                sentences[claim.id] = several_sentences(claim)
         depth = DEEPEST if self._system is None else max(DEEPEST, self._system.depth)
         texts = [text for lines in sentences.values() for text in lines]
         results = self.engine.find(claims, max(k, depth), where, texts)
@@ -295,7 +298,7 @@ class Finder:
         for claim in claims:
             # Another process may have removed a paper meanwhile.
             listed[claim.id] = [key for key in last.sources(claim.id, k) if key in papers]
-        return _Found(results, stages, papers, listed, sentences, vectors)
+        return FoundPapers(results, stages, papers, listed, sentences, vectors)
 
     def _ranked_ids(self, claims: Sequence[Claim], results: SearchResults, k: int) -> list[str]:
         """List the papers to read: those of the answers, or all that stages may rank."""
@@ -313,12 +316,16 @@ class Finder:
         verdicts, measured = self._verdicts(present)
         return _Judged(present, verdicts, measured)
 
-    def _state(self, where: Where) -> IndexState:
-        manifest = self.engine.manifest
-        return IndexState(self.engine.version, manifest.model_hash, self._answer_settings(where))
+    def _state(self, where: Where, engine: PaperTable, name: str = "") -> IndexState:
+        settings = self._answer_settings(where)
+        return IndexState(engine.version, engine.manifest.model_hash, settings, name)
 
     def _matches(
-        self, claim: Claim, found: _Found, nearest: Mapping[tuple[str, str], tuple[str, str]]
+        self,
+        claim: Claim,
+        found: FoundPapers,
+        nearest: Mapping[tuple[str, str], tuple[str, str]],
+        where: Where,
     ) -> tuple[Match, ...]:
         if self._matching.bm25 != self.engine.manifest.post_terms:
             self._matching = MatchingWords(self.engine.manifest.post_terms)
@@ -333,6 +340,10 @@ class Finder:
             paper = found.papers[source]
             own_words = words[rank - 1]
             match = Match(rank, paper, last[source], parts, sentence, post_sentence, own_words)
+            name, engine, own_id = self.engine.home(source)
+            if name:
+                paper = replace(paper, source=replace(paper.source, id=own_id))
+                match = replace(match, paper=paper, of=self._state(where, engine, name))
             matches.append(match)
         return tuple(matches)
 
@@ -341,9 +352,9 @@ class Finder:
         post: Post,
         claim: Claim,
         matches: tuple[Match, ...],
-        found: _Found,
+        found: FoundPapers,
         judged: _Judged,
-        state: IndexState,
+        where: Where,
     ) -> Answer:
         verdict = judged.verdicts.get(claim.id, NOT_JUDGED)
         return Answer(
@@ -354,10 +365,12 @@ class Finder:
             present=judged.present.get(claim.id),
             reasoning=_verifier_notes(found.stages, claim),
             verdict=verdict,
-            of=state,
+            of=None if self.engine.names else self._state(where, self.engine),
             measured=judged.measured.get(verdict),
             warnings=tuple(self._warnings(claim)),
             searched=self._searched(claim),
+            indexes=self.engine.names,
+            lost=self.engine.lost,
         )
 
     def _searched(self, claim: Claim) -> str:
@@ -419,70 +432,6 @@ class Finder:
             "fusion": {"alpha": self.engine.fusion.alpha, "scale": self.engine.fusion.scale},
         }
 
-    def _nearest(
-        self, claims: Sequence[Claim], found: _Found
-    ) -> dict[tuple[str, str], tuple[str, str]]:
-        """Find each paper's finding that is nearest to the claim, and the claim's sentence to it.
-
-        Both by the index's model, of findings that have the claim's numbers if some do; keys
-        are claim and paper.
-        """
-        if not self.sentences:
-            return {}
-        papers: dict[str, Paper] = {}
-        for ids in found.listed.values():
-            papers.update({key: found.papers[key] for key in ids})
-        findings = self._findings(papers, found.vectors)
-        nearest: dict[tuple[str, str], tuple[str, str]] = {}
-        for claim in claims:
-            sentences = found.sentences[claim.id]
-            own = np.array([found.results.texts[text] for text in sentences])
-            for key in found.listed[claim.id]:
-                texts, vectors = findings[key]
-                if not texts:
-                    continue
-                positions = keep_numbers(claim.text, texts, range(len(texts)))
-                scores = vectors[positions] @ found.results.vectors[claim.id]
-                best = positions[int(np.argmax(scores))]
-                sentence = ""
-                if len(own):
-                    sentence = sentences[int(np.argmax(own @ vectors[best]))]
-                nearest[claim.id, key] = texts[best], sentence
-        return nearest
-
-    def _findings(
-        self, papers: Mapping[str, Paper], sentence_vectors: Mapping[str, np.ndarray]
-    ) -> dict[str, tuple[list[str], np.ndarray]]:
-        """List papers' findings with their vectors [findings, d]; encode those not stored."""
-        if self.engine.manifest.sentences != SPLIT:
-            sentence_vectors = {}
-        findings: dict[str, tuple[list[str], np.ndarray]] = {}
-        missing: dict[str, list[str]] = {}
-        for key, paper in papers.items():
-            # Older indexes, and those of benchmarks, have copyright lines as findings.
-            cut = cut_boilerplate(paper)
-            sentences, vectors = finding_sentences(cut), sentence_vectors.get(key)
-            # A paper without a title may be nothing but a notice.
-            texts = [text for text in sentences if without_boilerplate(text).strip()]
-            is_whole = cut is paper and len(texts) == len(sentences)
-            if is_whole and vectors is not None and len(vectors) == len(texts):
-                findings[key] = texts, vectors.astype(np.float32)
-            elif texts:
-                missing[key] = texts
-            else:
-                findings[key] = [], np.empty((0, 0))
-        if distinct := list(dict.fromkeys(text for texts in missing.values() for text in texts)):
-            encoded, _ = self.engine.encoder.encode(distinct, "source", store=None, progress=None)
-            row = {text: i for i, text in enumerate(distinct)}
-            for key, texts in missing.items():
-                findings[key] = texts, encoded[[row[text] for text in texts]]
-        return findings
-
-
-def _several_sentences(claim: Claim) -> list[str]:
-    sentences = split_sentences(claim.text)[:_SENTENCES]
-    return sentences if len(sentences) > 1 else []
-
 
 def _verifier_notes(by_stage: Sequence[tuple[str, Result]], claim: Claim) -> str:
     results = [result for name, result in by_stage if name.startswith(_VERIFY)]
@@ -494,7 +443,6 @@ class FinderOptions(ModelOptions):
     """Set the index that is searched, and the stages that follow it.
 
     Args:
-        index: folder or bucket of the index; none: CLAIM2SOURCE_INDEX.
         pipeline: YAML file of a system whose stages follow the index, which is its first stage.
         system: which system of that file; none: the one that has stages.
         threshold: probability that the paper is there below which it is none of these; none: as
@@ -505,7 +453,12 @@ class FinderOptions(ModelOptions):
         translator: what translates posts in other languages to English; none: the index's own.
     """
 
-    index: str | None = None
+    ONE_WORD: ClassVar = ("index",)
+
+    index: list[str] = list_field(
+        [],
+        help="folder or bucket of the index, repeated for several; none: CLAIM2SOURCE_INDEX",
+    )
     pipeline: Path | None = None
     system: str | None = None
     threshold: Share | None = None
@@ -518,7 +471,8 @@ class FinderOptions(ModelOptions):
     def check(self) -> None:
         unread = self.translate or self.translator is None
         require(unread, "translate", False, "true with --translator")
-        require(self.index is not None, "index", None, f"a folder, or {INDEX}")
+        require(bool(self.index), "index", None, f"a folder, or {INDEX}")
+        require(len(set(self.index)) == len(self.index), "index", self.index, "each one once")
         good = self.system is None or self.pipeline is not None
         require(good, "system", self.system, "none without --pipeline")
 
@@ -540,15 +494,25 @@ class FinderOptions(ModelOptions):
             from claim2source.systems.read import read_staged
 
             pipeline = read_staged(self.pipeline, self.system)
-        engine.device = NUMPY if one_post and self.device is None else self.device
+        engines = (engine, *engine.others)
+        for own in engines:
+            own.device = NUMPY if one_post and self.device is None else self.device
+        if len(engines) > 1:
+            from claim2source.find.several import SeveralFinders
+
+            for key in ("pipeline", "model", "threshold"):
+                allowed = "none: the indexes have different models or analyses"
+                require(getattr(self, key) is None, key, getattr(self, key), allowed)
+            finders = [Finder(own, store=store, sentences=sentences) for own in engines]
+            return SeveralFinders(finders, self.open_translators(engines, store))
         if self.model is not None:
             # Its settings are the index's.
-            own = engine.manifest.model or ModelConfig()
-            engine.load(ModelChanges(name=self.model).over(own))
+            own_model = engine.manifest.model or ModelConfig()
+            engine.load(ModelChanges(name=self.model).over(own_model))
         return Finder(
             engine,
             pipeline,
-            translators=self.open_translators(engine, store),
+            translators=self.open_translators(engines, store),
             threshold=self.threshold,
             store=store,
             device=self.device,
@@ -556,16 +520,19 @@ class FinderOptions(ModelOptions):
             sentences=sentences,
         )
 
-    def open_translators(self, engine: Engine, store: Store | None) -> Translators | None:
-        """Open the translators that are named here, else the index's own, if it names any.
+    def open_translators(
+        self, engines: Sequence[Engine], store: Store | None
+    ) -> Translators | None:
+        """Open the translators that are named here, else those that an index names, if any does.
 
         Raises `UserError` for an index's own that runs what nobody allowed on this machine.
         """
         config = self.translator
-        if config is None and self.translate:
-            config = engine.manifest.translator
-            if config is not None:
-                require_allowed(config, str(engine.location))
+        for engine in engines:
+            if config is None and self.translate:
+                config = engine.manifest.translator
+                if config is not None:
+                    require_allowed(config, str(engine.location))
         return None if config is None else Translators.open(config, store)
 
 

