@@ -504,7 +504,7 @@ class FinderOptions(ModelOptions):
                 allowed = "none: the indexes have different models or analyses"
                 require(getattr(self, key) is None, key, getattr(self, key), allowed)
             finders = [Finder(own, store=store, sentences=sentences) for own in engines]
-            return SeveralFinders(finders, self.open_translators(engines, store))
+            return SeveralFinders(finders, self.open_translators(engine, store))
         if self.model is not None:
             # Its settings are the index's.
             own_model = engine.manifest.model or ModelConfig()
@@ -512,7 +512,7 @@ class FinderOptions(ModelOptions):
         return Finder(
             engine,
             pipeline,
-            translators=self.open_translators(engines, store),
+            translators=self.open_translators(engine, store),
             threshold=self.threshold,
             store=store,
             device=self.device,
@@ -520,19 +520,17 @@ class FinderOptions(ModelOptions):
             sentences=sentences,
         )
 
-    def open_translators(
-        self, engines: Sequence[Engine], store: Store | None
-    ) -> Translators | None:
-        """Open the translators that are named here, else those that an index names, if any does.
+    def open_translators(self, engine: Engine, store: Store | None) -> Translators | None:
+        """Open the translators that are named here, else the first ones that an index names.
 
         Raises `UserError` for an index's own that runs what nobody allowed on this machine.
         """
         config = self.translator
-        for engine in engines:
+        for own in (engine, *engine.others):
             if config is None and self.translate:
-                config = engine.manifest.translator
+                config = own.manifest.translator
                 if config is not None:
-                    require_allowed(config, str(engine.location))
+                    require_allowed(config, str(own.location))
         return None if config is None else Translators.open(config, store)
 
 

@@ -54,7 +54,7 @@ def nearest_sentences(
     papers: dict[str, Paper] = {}
     for ids in found.listed.values():
         papers.update({key: found.papers[key] for key in ids})
-    findings = _findings(engine, papers, found.vectors)
+    findings = paper_findings(engine, papers, found.vectors)
     nearest: dict[tuple[str, str], tuple[str, str]] = {}
     for claim in claims:
         sentences = found.sentences[claim.id]
@@ -73,7 +73,7 @@ def nearest_sentences(
     return nearest
 
 
-def _findings(
+def paper_findings(
     engine: Engine, papers: Mapping[str, Paper], sentence_vectors: Mapping[str, np.ndarray]
 ) -> dict[str, tuple[list[str], np.ndarray]]:
     """List papers' findings with their vectors [findings, d]; encode those not stored."""

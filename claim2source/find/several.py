@@ -6,7 +6,6 @@ its own papers, and the papers are ordered by their ranks.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,8 +17,6 @@ from claim2source.find.abstention import LEXICAL
 from claim2source.find.finder import NOT_JUDGED, TRANSLATION, Answer, Finder, Match, post_language
 from claim2source.search.rows import Where
 from claim2source.search.translator import Translators
-
-log = logging.getLogger(__name__)
 
 
 class SeveralFinders(Finder):
@@ -49,29 +46,33 @@ class SeveralFinders(Finder):
     def papers(self) -> int:
         return sum(finder.papers for finder in self.finders)
 
+    @property
+    def lost(self) -> tuple[str, ...]:
+        names: list[str] = []
+        for finder in self.finders:
+            names += finder.lost
+        return tuple(names)
+
     def warm_up(self) -> None:
+        """Load the models, and read the indexes."""
         for finder in self.finders:
             finder.warm_up()
 
     def _find(self, posts: Sequence[Post], k: int, where: Where) -> list[Answer]:
         asked, untranslated = self._translate(posts)
         found: list[list[Answer]] = []
-        lost: list[str] = []
         for finder in self.finders:
             finder.on_part = self.on_part
             try:
                 found.append(finder._find(asked, k, where))
-            except UserError as error:
-                log.warning("not searched: %s", error)
-                lost += finder.engine.names
-                if len(lost) == len(self._names()):
+            except UserError:
+                if not found and finder is self.finders[-1]:
                     raise
         answers = []
         for number, post in enumerate(posts):
             answer = fuse_answers([own[number] for own in found], k)
-            answer = replace(answer, post=post, indexes=self._names())
-            answer = replace(answer, untranslated=post.id in untranslated)
-            answers.append(replace(answer, lost=(*answer.lost, *lost)))
+            answer = replace(answer, post=post, indexes=self._names(), lost=self.lost)
+            answers.append(replace(answer, untranslated=post.id in untranslated))
         return answers
 
     def _translate(self, posts: Sequence[Post]) -> tuple[list[Post], set[str]]:
@@ -96,10 +97,8 @@ def fuse_answers(answers: Sequence[Answer], k: int) -> Answer:
     listed = _distinct(sorted(matches, key=_by_rank))[:k]
     ranked = [replace(match, rank=rank) for rank, match in enumerate(listed, 1)]
     warnings: dict[str, None] = {}
-    lost: list[str] = []
     for answer in answers:
         warnings |= dict.fromkeys(answer.warnings)
-        lost += answer.lost
     return replace(
         answers[0],
         matches=tuple(ranked),
@@ -109,8 +108,7 @@ def fuse_answers(answers: Sequence[Answer], k: int) -> Answer:
         of=None,
         measured=None,
         warnings=tuple(warnings),
-        searched=next((answer.searched for answer in answers if answer.searched), ""),
-        lost=tuple(lost),
+        searched=max((answer.searched for answer in answers), key=bool),
     )
 
 

@@ -127,12 +127,14 @@ class Shard:
 
     def records(self, ids: Sequence[str]) -> dict[str, Record]:
         """Read by what papers are known."""
-        missing = [paper for paper in ids if paper not in self._records]
-        if len(self._records) > _MOST_RECORDS:
-            self._records, missing = {}, list(ids)
-        rows = self.opened.read_fields(missing, FIELDS)
-        self._records |= {paper: Record.read(row) for paper, row in rows.items()}
-        return {paper: self._records[paper] for paper in ids if paper in self._records}
+        held = self._records
+        if len(held) > _MOST_RECORDS:
+            # Another thread may read the old ones.
+            held = self._records = {}
+        missing = [paper for paper in ids if paper not in held]
+        for paper, row in self.opened.read_fields(missing, FIELDS).items():
+            held[paper] = Record.read(row)
+        return {paper: held[paper] for paper in ids if paper in held}
 
     def key(self, paper: str) -> str:
         return paper_key(self.number, paper)

@@ -148,13 +148,13 @@ def test_an_index_names_a_translator_and_its_programs_are_allowed_by_the_user(
     named = TranslatorConfig(words=[ding], program=["fr=cat"])
     change(IndexProgramConfig(copy, translator=named), [], None)
     engine = open_index(copy)
-    options = FinderOptions(index=copy)
+    options = FinderOptions(index=[copy])
     assert options.open_translators(engine, None) is not None
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another's"))
     with pytest.raises(UserError):
         options.open_translators(engine, None)
-    assert FinderOptions(index=copy, translate=False).open_translators(engine, None) is None
-    assert FinderOptions(index=copy, translator=named).open_translators(engine, None) is not None
+    assert FinderOptions(index=[copy], translate=False).open_translators(engine, None) is None
+    assert FinderOptions(index=[copy], translator=named).open_translators(engine, None) is not None
     # A word list runs nothing.
     change(IndexProgramConfig(copy, translator=TranslatorConfig(words=[ding])), [], None)
     assert options.open_translators(open_index(copy), None) is not None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +20,7 @@ from claim2source.data.papers import Paper
 from claim2source.data.posts import Post
 from claim2source.find.abstention import LEXICAL
 from claim2source.find.answers import as_bibtex
-from claim2source.find.finder import NOT_JUDGED, Answer, IndexState, Match
+from claim2source.find.finder import NOT_JUDGED, Answer, Finder, IndexState, Match
 from claim2source.find.marks import MarksFile, marked_dataset
 from claim2source.find.several import fuse_answers
 from claim2source.search.engine import open_index
@@ -26,6 +28,7 @@ from claim2source.search.growing import grow, open_for_writing
 from claim2source.search.shards import open_indexes
 from tests.eval import conftest
 from tests.eval.papers import PAPERS, POST
+from tests.eval.test_translator import DING, ENGLISH, GERMAN
 
 index = conftest.index
 
@@ -43,15 +46,14 @@ def answer(name: str, scored: dict[int, float], doi: str = "", retracted: str = 
 
 def test_other_models_are_fused_by_rank_and_nothing_judges_them() -> None:
     first, second = answer("a", {1: 7.0, 2: 5.0}), answer("b", {3: 9.0, 4: 8.0})
-    lost = replace(second, lost=("c",), warnings=("w",))
-    fused = fuse_answers([first, lost], 3)
+    fused = fuse_answers([first, replace(second, warnings=("w",))], 3)
     assert [(match.rank, match.paper.source.id) for match in fused.matches] == [
         (1, "3"),
         (2, "1"),
         (3, "4"),
     ]
     assert (fused.verdict, fused.present, fused.abstained) == (NOT_JUDGED, None, None)
-    assert (fused.lost, fused.warnings) == (("c",), ("w",))
+    assert fused.warnings == ("w",)
 
 
 def test_a_paper_in_two_indexes_is_shown_once_but_an_id_of_two_papers_twice() -> None:
@@ -123,6 +125,21 @@ def test_a_lost_index_is_named_and_the_others_answer(
         ask(*options([str(gone), f"{gone}2"]))
 
 
+def test_an_index_that_is_damaged_while_it_is_searched_is_left_out(
+    shards: list[str], tmp_path: Path
+) -> None:
+    copy = shutil.copytree(shards[1], tmp_path / "copy")
+    finder = Finder(open_indexes([shards[0], str(copy)]))
+    (before,) = finder.find([Post("0", POST)], 20)
+    assert before.lost == () and len(before.matches) == len(PAPERS)
+    for file in (copy / "papers.lance" / "data").iterdir():
+        os.truncate(file, 10)
+    (left,) = finder.find([Post("0", f"{POST} Zola")], 20)
+    assert (left.indexes, left.lost) == (("shard0", "copy"), ("copy",))
+    assert {match.of.name for match in left.matches if match.of} == {"shard0"}
+    assert len(left.matches) == len(PAPERS[::2])
+
+
 @pytest.mark.parametrize("words", [["--at", "3"], ["--index", "{0}"]])
 def test_what_does_not_fit_several_indexes_is_refused(
     ask: Callable[..., str], shards: list[str], words: list[str]
@@ -164,7 +181,7 @@ def test_posts_of_a_file_are_answered_by_all(
 
 
 def test_indexes_of_other_models_are_asked_each_by_its_own(
-    ask: Callable[..., str], shards: list[str], tmp_path: Path
+    ask: Callable[..., str], shards: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from claim2source.search.dense import Dense
 
@@ -184,6 +201,11 @@ def test_indexes_of_other_models_are_asked_each_by_its_own(
     assert len(open_indexes(locations).others) == 1
     with pytest.raises(UserError):
         ask("--threshold", "0.5", *options(locations))
+    words = tmp_path / "de-en"
+    words.write_text(DING, encoding="utf-8")
+    main([GERMAN, "--lang=de", f"--translator.words=de={words}", "--json", *options(locations)])
+    first = json.loads(capsys.readouterr().out)[0]
+    assert (first["searched"], first["untranslated"]) == (ENGLISH, False)
     # An id of two papers says not which is meant.
     engine = open_for_writing(tmp_path / "third", dense)
     grow(engine, [Paper(Source("p1", "Quite another paper of ours"), "10.1000/z")], dense)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -151,8 +152,11 @@ def test_an_index_that_is_gone_is_named_and_tried_again(
 ) -> None:
     places = [Path(make(corpus, range(20))), Path(make(corpus, range(20, 50)))]
     missing = places[0].with_name("missing")
+    damaged = shutil.copytree(places[0], places[0].with_name("damaged"))
+    (damaged / "manifest.json").write_text("{")
+    shards = open_indexes([*map(str, places), str(missing), str(damaged)])
+    assert (shards.lost, shards.manifest.papers) == (("missing", "damaged"), 50)
     shards = open_indexes([*map(str, places), str(missing)])
-    assert (shards.lost, shards.manifest.papers) == (("missing",), 50)
     away = places[1].rename(places[1].with_name("away"))
     shards.refresh()
     assert shards.lost == (places[1].name, "missing") and shards.manifest.papers == 20

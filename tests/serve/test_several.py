@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -55,6 +57,21 @@ def test_a_mark_names_the_index_of_its_paper(served: httpx.Client) -> None:
     assert (answer.status_code, answer.json()["field"]) == (404, "paper")
     assert served.post("/api/v1/marks", json={"post": POST, "paper": None}).status_code == 200
     assert [file.read().marks[0].paper for file in files] == [None, None]
+
+
+def test_an_agent_sees_and_marks_papers_by_their_index(served: httpx.Client) -> None:
+    from mcp.client import Client
+
+    async def run() -> tuple[Any, Any]:
+        async with Client(str(served.base_url.join("/mcp"))) as agent:
+            found = await agent.call_tool("find_papers", {"post": POST, "k": 3})
+            mark = {"post": POST, "paper": "p1", "index": "shard1"}
+            return found, await agent.call_tool("mark_post", mark)
+
+    found, kept = asyncio.run(run())
+    assert found.structured_content["indexes"] == ["shard0", "shard1"]
+    assert all(paper["index"]["name"] for paper in found.structured_content["papers"])
+    assert kept.structured_content["index"] == "shard1"
 
 
 def test_an_index_that_goes_is_named_and_without_any_the_search_fails(
