@@ -166,7 +166,7 @@ def test_the_server_shows_what_it_searched_and_takes_no_translator_of_a_request(
     index: str, ding: str
 ) -> None:
     config = TranslatorConfig(words=[ding], program=["fr=sh -c 'exit 3'"])
-    options = FinderOptions(index=index, translator=config)
+    options = FinderOptions(index=[index], translator=config)
     finder = options.open_finder(open_index(index), None)
     with serving(finder) as address, httpx.Client(base_url=address) as client:
         question = {"post": GERMAN, "lang": "de"}
