@@ -38,9 +38,11 @@ from claim2source.data.store import Store
 from claim2source.find.bulk import Asking, PostsToAnswer, answer_all
 from claim2source.find.finder import Finder, FinderOptions, post_language, with_index
 from claim2source.find.journal import Journal, answer_rest
-from claim2source.find.marks import NONE, MarksFile, add_mark
+from claim2source.find.marks import NONE, Mark, MarksFile, add_mark, add_marks
 from claim2source.find.result_tables import (
     ENDINGS,
+    RESULT,
+    RESULT_OF_SEVERAL,
     csv_lines,
     json_line,
     require_kind,
@@ -49,9 +51,10 @@ from claim2source.find.result_tables import (
 from claim2source.models.config import ModelConfig
 from claim2source.models.hub import require_model
 from claim2source.models.local import with_local_models
-from claim2source.search.engine import Engine, open_index
+from claim2source.search.engine import Engine
 from claim2source.search.on_demand import unencoded_summary
 from claim2source.search.rows import Where
+from claim2source.search.shards import Shards, open_indexes
 from claim2source.text.language import CODES, load_detector
 
 log = logging.getLogger(__name__)
@@ -133,6 +136,8 @@ class FindConfig(FinderOptions):
             require(self.post is not None, "mark", self.mark, "none with --input")
         is_marked = self.mark is not None or self.marks is None
         require(is_marked, "marks", self.marks, "none without --mark")
+        good = self.at is None or len(self.index) == 1
+        require(good, "at", self.at, "none with several indexes: each has versions of its own")
         self.where  # noqa: B018  it checks date and language
 
     def _check_out(self) -> None:
@@ -204,20 +209,30 @@ def find(config: FindConfig) -> None:
 
 def mark_post(engine: Engine, post: Post, config: FindConfig) -> None:
     """Keep which paper a post means, and say how many marks there are."""
-    file = MarksFile.beside(engine.location, config.store)
-    if config.marks is not None:
-        file = MarksFile(config.marks)
+    file = None if config.marks is None else MarksFile(config.marks)
     paper = None if config.mark in (None, NONE) else config.mark
-    date = config.date or post.date
-    add_mark(engine, file, post.text, post_language(post, engine), date, paper)
-    marks = file.read()
-    meaning = "none of the index" if paper is None else paper
+    lang, date = post_language(post, engine), config.date or post.date
+    if isinstance(engine, Shards):
+        mark = add_marks(engine, file, Mark(post.text, paper, lang, date), config.store)
+        index, locations = mark.index, [own.location for own in engine.indexes().values()]
+        meaning = "none of the indexes" if paper is None else f"{paper} of {index}"
+    else:
+        locations = [engine.location]
+        own_file = file or MarksFile.beside(engine.location, config.store)
+        add_mark(engine, own_file, post.text, lang, date, paper)
+        meaning = "none of the index" if paper is None else paper
     say(f"marked: {meaning}")
+    for location in locations:
+        say(next_mark(file or MarksFile.beside(location, config.store), location))
+
+
+def next_mark(file: MarksFile, location: str) -> str:
+    """Say how many marks an index has, and what comes next."""
+    marks = file.read()
     if marks.missing:
-        say(f"{marks}; {marks.missing} more are missing until `index` fits abstention to them")
-        return
-    words = ("--claims", str(marks.path), "--out", str(engine.location))
-    say(f"{marks}; next: {program_command('eval/index.py')} {shlex.join(words)}")
+        return f"{marks}; {marks.missing} more are missing until `index` fits abstention to them"
+    words = ("--claims", str(marks.path), "--out", location)
+    return f"{marks}; next: {program_command('eval/index.py')} {shlex.join(words)}"
 
 
 def open_asked(config: FindConfig) -> Engine:
@@ -226,7 +241,7 @@ def open_asked(config: FindConfig) -> Engine:
         require_model(ModelConfig(name=config.model))
     if config.lang == AUTO:
         load_detector()
-    return open_index(config.index or "", config.at)
+    return open_indexes(config.index, config.at)
 
 
 def find_rows(config: FindConfig, file: Path, fetcher: Fetcher | None) -> None:
@@ -259,7 +274,8 @@ def print_rows(config: FindConfig, engine: Engine, posts: PostsToAnswer, asking:
     with Progress(name, posts.posts) as progress:
         outcomes = answer_all(finder, posts, asking, progress)
         answered = posts.with_outcomes(outcomes)
-        lines: Iterator[str] = csv_lines(list(posts.columns), answered)
+        result = RESULT_OF_SEVERAL if engine.names else RESULT
+        lines: Iterator[str] = csv_lines(list(posts.columns), answered, result=result)
         if config.form == "json":
             lines = (json_line(*pair) for pair in answered)
         for line in lines:
@@ -280,7 +296,8 @@ def write_rows(config: FindConfig, engine: Engine, posts: PostsToAnswer, asking:
             answer_rest(finder, posts, asking, journal)
             warn_of_failures(finder)
         answered = posts.with_outcomes(journal.outcomes())
-        write_table(out, list(posts.columns), answered, table_separator(posts.path))
+        result = RESULT_OF_SEVERAL if engine.names else RESULT
+        write_table(out, list(posts.columns), answered, table_separator(posts.path), result)
         journal.remove()
     say(summary(out, posts, journal))
 

@@ -28,7 +28,7 @@ from claim2source.data.store import Store
 from claim2source.find.finder import FinderOptions, with_index
 from claim2source.find.marks import MarksFile
 from claim2source.models.local import with_local_models
-from claim2source.search.engine import open_index
+from claim2source.search.shards import open_indexes
 from claim2source.serve.server import listen, read_token
 
 # The keys that people need first.
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def serve(config: ServeConfig) -> None:
     """Answer requests until the process is stopped."""
     token = read_token(config.token_file, config.host, is_local=config.is_local)
-    engine = open_index(config.index or "")
+    engine = open_indexes(config.index)
     if config.marks is not None:
         require_writable(config.marks, "file")
     listening = listen(config.host, config.port)
@@ -143,12 +143,16 @@ def serve(config: ServeConfig) -> None:
     access = AccessSettings(token, hosts, config.rate or None)
     fetcher = Fetcher(tuple(config.instances)) if config.fetch else None
     file = config.marks_file(str(engine.location))
-    marking = None if file is None else Marking(engine, file)
+    marking, kept = None, ""
+    if file is not None:
+        has_each = bool(engine.names) and config.marks is None
+        marking = Marking(engine, None if has_each else file, config.store)
+        kept = "; marks of posts go to "
+        kept += "FOLDER.marks.jsonl beside each index's folder" if has_each else str(file.path)
     app = make_app(Service(batcher, config.log_posts, access, fetcher, marking))
     host = f"[{config.host}]" if ":" in config.host else config.host
     address = f"http://{host}:{listening.getsockname()[1]}/"
-    kept = "" if file is None else f"; marks of posts go to {file.path}"
-    say(f"{engine.stats().papers} papers at {address} (Ctrl+C stops){kept}")
+    say(f"{finder.papers} papers at {address} (Ctrl+C stops){kept}")
     try:
         run_server(app, listening, config.proxies, config.grace)
     finally:

@@ -15,10 +15,12 @@ _END = "--"
 def with_positionals(kind: Any, words: Sequence[str], names: Sequence[str]) -> list[str]:
     """Turn words that belong to no option into options: `demo` into `--source=demo`.
 
-    `kind` is the config's dataclass, whose options say how many words they take. What is left of
-    such words belongs to the last name, which refuses them.
+    `kind` is the config's dataclass, whose options say how many words they take; those of its
+    `ONE_WORD` take one, and are repeated for more. What is left of such words belongs to the last
+    name, which refuses them.
     """
     options = config_options(kind)
+    one_word = getattr(kind, "ONE_WORD", ())
     free: list[str] = []
     rest: list[str] = []
     expected: float = 0
@@ -29,6 +31,9 @@ def with_positionals(kind: Any, words: Sequence[str], names: Sequence[str]) -> l
         if word.startswith("--") or word == "-h":
             following = words[position + 1] if position + 1 < len(words) else ""
             expected = _word_count(options, word, following)
+            key, equals, _ = word.removeprefix("--").partition("=")
+            if key in one_word:
+                expected = 0 if equals else 1
             rest.append(word)
         elif expected:
             expected -= 1

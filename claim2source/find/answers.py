@@ -17,13 +17,15 @@ from claim2source.core.terminal import printable_line
 from claim2source.data.doi import plain_doi
 from claim2source.data.papers import Paper, without_emails
 from claim2source.find.abstention import FUSED
-from claim2source.find.finder import NOT_JUDGED, Answer, Match, Verdict
+from claim2source.find.finder import NOT_JUDGED, Answer, IndexState, Match, Verdict
 from claim2source.search.table import NEW
 
 COLUMNS = (
     "post rank id title authors venue date doi link score abstained present sentence post_sentence "
     "reasoning verdict retracted words version model searched untranslated"
 ).split()
+# One more, of several indexes: the name of the paper's.
+INDEX_COLUMN = "index"
 NOT_JUDGED_LINE = "Not judged: these are the nearest papers; none of them need be the right one."
 _AUTHORS = 3
 # Words of an abstract that head a paper without a title.
@@ -87,10 +89,19 @@ def _json_row(answer: Answer, match: Match) -> dict[str, object]:
         "verdict": answer.verdict,
         "retracted": paper.retracted,
         "words": {"post": list(post_words), "paper": list(paper_words)},
-        "index": None if answer.of is None else asdict(answer.of),
+        "index": _index_state(match.of or answer.of),
         "searched": answer.searched,
         "untranslated": answer.untranslated,
     }
+
+
+def _index_state(state: IndexState | None) -> dict[str, object] | None:
+    if state is None:
+        return None
+    values = asdict(state)
+    if not state.name:
+        del values["name"]
+    return values
 
 
 def blocks(answers: Iterable[Answer], form: str, *, several: bool = False) -> Iterator[str]:
@@ -116,11 +127,12 @@ def as_csv(answer: Answer, header: bool) -> str:
     """Write a row for each paper."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
+    columns = [*COLUMNS, INDEX_COLUMN] if answer.indexes else list(COLUMNS)
     if header:
-        writer.writerow(COLUMNS)
+        writer.writerow(columns)
     for paper in json_rows(answer):
         values = {"post": answer.post.id, **table_values(paper)}
-        writer.writerow([result_cell(values[column]) for column in COLUMNS])
+        writer.writerow([result_cell(values[column]) for column in columns])
     return text.getvalue()
 
 
@@ -130,9 +142,9 @@ def table_values(paper: Mapping[str, object]) -> dict[str, object]:
     words, index = paper.get("words"), paper.get("index")
     values["authors"] = _joined(paper.get("authors"))
     values["words"] = _joined(words.get("paper")) if isinstance(words, Mapping) else ""
-    values["version"] = values["model"] = None
-    if isinstance(index, Mapping):
-        values["version"], values["model"] = index.get("version"), index.get("model")
+    state = index if isinstance(index, Mapping) else {}
+    values["version"], values["model"] = state.get("version"), state.get("model")
+    values["index"] = state.get("name")
     return values
 
 
@@ -166,14 +178,15 @@ def safe_cell(text: str) -> str:
 
 def as_bibtex(answers: Iterable[Answer]) -> str:
     """Write every paper once, after a comment with the verdict on each post."""
-    papers: dict[str, Paper] = {}
+    papers: dict[tuple[str, str], Paper] = {}
     verdicts: list[str] = []
     for answer in answers:
         # BibTeX would read an entry after a sign @.
         post = printable_line(answer.post.id).replace("@", " ")
         verdicts.append(f"% post {post}: {answer.verdict}")
         for match in answer.matches:
-            papers[match.paper.source.id] = match.paper
+            index = "" if match.of is None else match.of.name
+            papers[index, match.paper.source.id] = match.paper
     entries: dict[str, str] = {}
     for paper in papers.values():
         base = re.sub(r"[^A-Za-z0-9_.:/-]+", "_", paper.source.id) or "paper"
@@ -280,7 +293,8 @@ def next_step(answer: Answer) -> str:
 
 def notes(answer: Answer) -> list[str]:
     """List how far an answer can be trusted: as measured, and reasons for less."""
-    notices = list(answer.warnings)
+    notices = [f"Not searched, since it cannot be read: index {name}." for name in answer.lost]
+    notices += answer.warnings
     if answer.untranslated:
         notices.append("The translator failed: the post was searched as it is written.")
     if answer.unencoded:
@@ -289,6 +303,11 @@ def notes(answer: Answer) -> list[str]:
         )
     elif answer.matches and answer.present is None and answer.unjudged:
         notices.append(f"{answer.unjudged}.")
+    elif answer.matches and answer.present is None and answer.indexes:
+        notices.append(
+            "The indexes have no abstention in common: scores say which paper is nearer, not how "
+            "probable it is."
+        )
     elif answer.matches and answer.present is None:
         notices.append(
             "No abstention is fitted to this index (claim2source index --claims DATASET): scores "
@@ -361,6 +380,8 @@ def _match(match: Match, verdict: Verdict) -> str:
         lines.append(f"!! {retraction(paper)}")
     lines.append(", ".join(about(paper)))
     lines.append(paper.link or f"id {paper.source.id}")
+    if match.of is not None:
+        lines.append(f"index {match.of.name}, version {match.of.version}")
     if match.sentence:
         if match.post_sentence:
             lines.append(f'post: "{match.post_sentence}"')

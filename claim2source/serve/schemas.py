@@ -249,6 +249,12 @@ class Batch(Strict):
 Searched = Annotated[
     str, Field(description="translation that was searched; empty: the post itself was")
 ]
+Indexes = Annotated[
+    list[str], Field(description="names of the indexes that were asked, if these are several")
+]
+Lost = Annotated[
+    list[str], Field(description="names of those that could not be read: the others answered")
+]
 Untranslated = Annotated[
     bool, Field(description="the translator failed: the post was searched as it is")
 ]
@@ -292,7 +298,7 @@ class PaperFound(BaseModel):
     ]
     index: Annotated[
         dict[str, Any] | None,
-        Field(description="version of the index, hash of its model, settings: to ask it again"),
+        Field(description="version, model hash and settings: to ask it again; of several its name"),
     ]
     searched: Searched
     untranslated: Untranslated
@@ -312,6 +318,8 @@ class AnswerOut(BaseModel):
     notes: Annotated[list[str], Field(description="how far it can be trusted, and why less")]
     searched: Searched
     untranslated: Untranslated
+    indexes: Indexes
+    lost: Lost
     papers: list[PaperFound]
 
     @classmethod
@@ -330,6 +338,8 @@ class AnswerOut(BaseModel):
             notes=[words.message(note) for note in notes(answer)],
             searched=answer.searched,
             untranslated=answer.untranslated,
+            indexes=list(answer.indexes),
+            lost=list(answer.lost),
             papers=papers,
         )
 
@@ -347,6 +357,7 @@ class Health(BaseModel):
     version: str
     waiting: Annotated[int, Field(description="posts that wait or are searched")]
     places: Annotated[int, Field(description="how many may")]
+    lost: Lost
     untranslated: Annotated[
         int, Field(description="posts so far that the translator failed for; searched as they are")
     ]

@@ -205,7 +205,8 @@ def _shown_paper(answer: Answer, words: Words) -> dict[str, object]:
         match = answer.matches[0]
         row["title"] = heading(match.paper)
         row["link"] = match.paper.link
-        row["about"] = " · ".join(about(match.paper))
+        index = [] if match.of is None else [words("Index: {name}", name=match.of.name)]
+        row["about"] = " · ".join([*about(match.paper), *index])
         row["sentence"] = match.sentence
         row["retracted"] = retraction_text(match.paper, words)
     return row

@@ -32,7 +32,12 @@ def find(*words: str) -> FindConfig:
 )
 def test_a_post_may_stand_before_between_and_after_options(words: list[str]) -> None:
     config = find(*words)
-    assert (config.post, config.index, config.k, config.json) == ("a post", "i", 3, True)
+    assert (config.post, config.index, config.k, config.json) == ("a post", ["i"], 3, True)
+
+
+def test_an_option_of_one_word_is_repeated_for_more() -> None:
+    config = find("--index", "a", "--index=b", "a post", "--index", "c")
+    assert (config.post, config.index) == ("a post", ["a", "b", "c"])
 
 
 @pytest.mark.parametrize("switch", ["--json", "--fetch", "--bibtex", "--no_translate"])

@@ -14,6 +14,7 @@ from claim2source.core.records import Source
 from claim2source.data.papers import Paper
 from claim2source.data.posts import Post
 from claim2source.find.finder import Finder
+from claim2source.find.sentences import paper_findings
 from claim2source.models.prepacked import PrepackedEncoder
 from claim2source.search.engine import open_index
 from claim2source.search.rows import SPLIT, finding_sentences, split
@@ -145,5 +146,5 @@ def test_a_paper_that_is_nothing_but_a_notice_is_not_quoted(index: str) -> None:
         "notice": Paper(Source("notice", "", notice)),
         "mixed": Paper(Source("mixed", "", mixed)),
     }
-    findings = finder._findings(papers, {})
+    findings = paper_findings(finder.engine, papers, {})
     assert findings["notice"][0] == [] and findings["mixed"][0] == ["Masks cut outbreaks."]

@@ -148,13 +148,13 @@ def test_an_index_names_a_translator_and_its_programs_are_allowed_by_the_user(
     named = TranslatorConfig(words=[ding], program=["fr=cat"])
     change(IndexProgramConfig(copy, translator=named), [], None)
     engine = open_index(copy)
-    options = FinderOptions(index=copy)
+    options = FinderOptions(index=[copy])
     assert options.open_translators(engine, None) is not None
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another's"))
     with pytest.raises(UserError):
         options.open_translators(engine, None)
-    assert FinderOptions(index=copy, translate=False).open_translators(engine, None) is None
-    assert FinderOptions(index=copy, translator=named).open_translators(engine, None) is not None
+    assert FinderOptions(index=[copy], translate=False).open_translators(engine, None) is None
+    assert FinderOptions(index=[copy], translator=named).open_translators(engine, None) is not None
     # A word list runs nothing.
     change(IndexProgramConfig(copy, translator=TranslatorConfig(words=[ding])), [], None)
     assert options.open_translators(open_index(copy), None) is not None
@@ -166,7 +166,7 @@ def test_the_server_shows_what_it_searched_and_takes_no_translator_of_a_request(
     index: str, ding: str
 ) -> None:
     config = TranslatorConfig(words=[ding], program=["fr=sh -c 'exit 3'"])
-    options = FinderOptions(index=index, translator=config)
+    options = FinderOptions(index=[index], translator=config)
     finder = options.open_finder(open_index(index), None)
     with serving(finder) as address, httpx.Client(base_url=address) as client:
         question = {"post": GERMAN, "lang": "de"}

@@ -112,16 +112,16 @@ def test_the_page_has_a_place_for_the_buttons_only_where_marks_are_taken(
 
 def test_only_a_local_server_takes_marks_by_itself(tmp_path: Path) -> None:
     location = str(tmp_path / "idx")
-    own = ServeConfig(index=location).marks_file(location)
+    own = ServeConfig(index=[location]).marks_file(location)
     assert own is not None and own.path == tmp_path / "idx.marks.jsonl"
     open_to_others = (
-        ServeConfig(index=location, host="0.0.0.0"),
-        ServeConfig(index=location, proxies=["127.0.0.1"]),
-        ServeConfig(index=location, hosts=["find.example"]),
+        ServeConfig(index=[location], host="0.0.0.0"),
+        ServeConfig(index=[location], proxies=["127.0.0.1"]),
+        ServeConfig(index=[location], hosts=["find.example"]),
     )
     for config in open_to_others:
         assert config.marks_file(location) is None
-    named = ServeConfig(index=location, host="0.0.0.0", marks=tmp_path / "mine")
+    named = ServeConfig(index=[location], host="0.0.0.0", marks=tmp_path / "mine")
     file = named.marks_file(location)
     assert file is not None and file.path == tmp_path / "mine"
 

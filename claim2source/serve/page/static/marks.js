@@ -25,7 +25,7 @@
     button.addEventListener("click", async () => {
       button.disabled = true;
       try {
-        await keep({ post: about.post, lang: about.lang, date: day, paper });
+        await keep({ post: about.post, lang: about.lang, date: day, paper, index: block.dataset.index || "" });
         for (const other of place.querySelectorAll("button.mark")) {
           other.setAttribute("aria-pressed", "false");
           other.nextElementSibling.textContent = "";

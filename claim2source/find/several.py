@@ -1,0 +1,134 @@
+"""Find papers in indexes whose scores do not compare, and answer as one.
+
+Indexes of one model and one analysis are searched as one (`search.shards`). Of others each ranks
+its own papers, and the papers are ordered by their ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from claim2source.core.errors import UserError
+from claim2source.core.terminal import one_line
+from claim2source.data.identity import Identity, filled
+from claim2source.data.posts import Post
+from claim2source.find.abstention import LEXICAL
+from claim2source.find.finder import NOT_JUDGED, TRANSLATION, Answer, Finder, Match, post_language
+from claim2source.search.rows import Where
+from claim2source.search.translator import Translators
+
+
+class SeveralFinders(Finder):
+    """Find papers by several finders; nothing judges whether a post's paper is among them.
+
+    Posts are translated once, for all of them. A finder that fails is named in the answers, and
+    the others answer. Raises `UserError` if none is left.
+    """
+
+    def __init__(self, finders: Sequence[Finder], translators: Translators | None = None) -> None:
+        self.finders = tuple(finders)
+        self.engine = finders[0].engine
+        self.translators = translators
+        self.on_part = lambda part: None
+        self._system = None
+
+    def __repr__(self) -> str:
+        return one_line(self, indexes=self._names())
+
+    def _names(self) -> tuple[str, ...]:
+        names: list[str] = []
+        for finder in self.finders:
+            names += finder.engine.names
+        return tuple(names)
+
+    @property
+    def papers(self) -> int:
+        return sum(finder.papers for finder in self.finders)
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        names: list[str] = []
+        for finder in self.finders:
+            names += finder.lost
+        return tuple(names)
+
+    def warm_up(self) -> None:
+        """Load the models, and read the indexes."""
+        for finder in self.finders:
+            finder.warm_up()
+
+    def _find(self, posts: Sequence[Post], k: int, where: Where) -> list[Answer]:
+        asked, untranslated = self._translate(posts)
+        found: list[list[Answer]] = []
+        for finder in self.finders:
+            finder.on_part = self.on_part
+            try:
+                found.append(finder._find(asked, k, where))
+            except UserError:
+                if not found and finder is self.finders[-1]:
+                    raise
+        answers = []
+        for number, post in enumerate(posts):
+            answer = fuse_answers([own[number] for own in found], k)
+            answer = replace(answer, post=post, indexes=self._names(), lost=self.lost)
+            answers.append(replace(answer, untranslated=post.id in untranslated))
+        return answers
+
+    def _translate(self, posts: Sequence[Post]) -> tuple[list[Post], set[str]]:
+        """Give posts their translations; return the ids of those that have none for a failure."""
+        if self.translators is None:
+            return list(posts), set()
+        self.on_part(TRANSLATION)
+        claims = [post.claim(post_language(post, self.engine)) for post in posts]
+        claims, untranslated = self.translators.translate_claims(claims)
+        translated = []
+        for post, claim in zip(posts, claims, strict=True):
+            text = claim.translation or ""
+            translated.append(replace(post, lang=claim.lang, translation=text))
+        return translated, untranslated
+
+
+def fuse_answers(answers: Sequence[Answer], k: int) -> Answer:
+    """Make one answer of several to one post; each paper is shown once."""
+    matches: list[Match] = []
+    for answer in answers:
+        matches += answer.matches
+    listed = _distinct(sorted(matches, key=_by_rank))[:k]
+    ranked = [replace(match, rank=rank) for rank, match in enumerate(listed, 1)]
+    warnings: dict[str, None] = {}
+    for answer in answers:
+        warnings |= dict.fromkeys(answer.warnings)
+    return replace(
+        answers[0],
+        matches=tuple(ranked),
+        abstained=None,
+        present=None,
+        verdict=NOT_JUDGED,
+        of=None,
+        measured=None,
+        warnings=tuple(warnings),
+        searched=max((answer.searched for answer in answers), key=bool),
+    )
+
+
+def _by_rank(match: Match) -> tuple[int, float]:
+    """Order by rank; of equal ones BM25's better score is first."""
+    return match.rank, -match.parts.get(LEXICAL, 0.0)
+
+
+def _distinct(matches: Sequence[Match]) -> list[Match]:
+    """List each paper once, with what its other records know."""
+    listed: list[Match] = []
+    seen: list[Identity] = []
+    for match in matches:
+        identity = Identity.read(match.paper)
+        for place, other in enumerate(seen):
+            if identity.common(other) and match.of != listed[place].of:
+                paper = filled(listed[place].paper, match.paper)
+                listed[place] = replace(listed[place], paper=paper)
+                break
+        else:
+            seen.append(identity)
+            listed.append(match)
+    return listed

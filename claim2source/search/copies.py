@@ -1,0 +1,80 @@
+"""Tell which papers of several indexes are the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from claim2source.core.records import Source
+from claim2source.data.identity import Identities, Identity
+from claim2source.data.papers import Paper
+
+# Between a paper's id and the number of its index: no id has it, and it sorts before all signs.
+_SIGN = "\x1f"
+# What `Record.read` reads.
+FIELDS = ("title", "authors", "date", "doi", "url", "stamp")
+
+
+def paper_key(index: int, paper_id: str) -> str:
+    """Make the key of a paper among those of several indexes; in the order of the ids."""
+    return f"{paper_id}{_SIGN}{index:04d}"
+
+
+def split_key(key: str) -> tuple[int, str]:
+    """Return the number of a paper's index, and its id there; -1 if the key names no index."""
+    paper_id, sign, number = key.rpartition(_SIGN)
+    return (int(number), paper_id) if sign else (-1, key)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a paper is known by, and the hash of all that its index has of it."""
+
+    identity: Identity
+    stamp: str
+
+    @classmethod
+    def read(cls, row: Mapping[str, Any]) -> Record:
+        source = Source(row["id"], row["title"], authors=tuple(row["authors"]), date=row["date"])
+        return cls(Identity.read(Paper(source, row["doi"], row["url"])), row["stamp"])
+
+
+class Copies:
+    """Number papers by what they are known by; an index has one copy of each at most."""
+
+    def __init__(self) -> None:
+        self._identities = Identities()
+        self._stamps: dict[str, int] = {}
+        self._keys: list[dict[int, str]] = []
+        self._numbers: dict[str, int] = {}
+
+    def place(self, key: str, record: Record) -> int:
+        """Number a paper; a copy has the number of the first one."""
+        if key in self._numbers:
+            return self._numbers[key]
+        index, _ = split_key(key)
+        for number in self._same(record):
+            if index not in self._keys[number]:
+                self._identities.learn(number, record.identity)
+                break
+        else:
+            number = self._identities.add(record.identity)
+            self._keys.append({})
+            self._stamps.setdefault(record.stamp, number)
+        self._keys[number][index] = key
+        self._numbers[key] = number
+        return number
+
+    def _same(self, record: Record) -> Iterator[int]:
+        if record.stamp in self._stamps:
+            yield self._stamps[record.stamp]
+        for number, _ in self._identities.find(record.identity):
+            yield number
+
+    def all(self, key: str) -> list[str]:
+        """List the copies of a paper, that of the first index first."""
+        if key not in self._numbers:
+            return [key]
+        own = self._keys[self._numbers[key]]
+        return [own[index] for index in sorted(own)]

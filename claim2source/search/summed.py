@@ -1,0 +1,88 @@
+"""Weigh the words of posts by how rare they are in several indexes together, as BM25 does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log1p
+
+from claim2source.search.manifest import K1, B
+from claim2source.search.table import WeighedWords
+
+
+@dataclass(frozen=True)
+class ColumnCounts:
+    """Count a column of terms: papers that have words in it, these words, papers with each word.
+
+    `having` has the words of a post only.
+    """
+
+    papers: int
+    words: int
+    having: Mapping[str, int]
+
+    @property
+    def mean(self) -> float:
+        """Return how many words a paper has; 1 if there is none."""
+        return self.words / self.papers if self.papers else 1.0
+
+    def idf(self, word: str) -> float:
+        """Return a word's inverse document frequency."""
+        having = self.having[word]
+        return log1p((self.papers - having + 0.5) / (having + 0.5))
+
+
+def add_counts(counts: Sequence[ColumnCounts]) -> ColumnCounts:
+    """Sum the counts of several indexes."""
+    having: Counter[str] = Counter()
+    for own in counts:
+        having.update(own.having)
+    papers = sum(own.papers for own in counts)
+    words = sum(own.words for own in counts)
+    return ColumnCounts(papers, words, having)
+
+
+class WordWeights:
+    """Score papers by the words of a post, with the counts of one index or of several.
+
+    `parts` are the post's words, `counts` are by column of terms.
+    """
+
+    def __init__(self, parts: Sequence[WeighedWords], counts: Mapping[str, ColumnCounts]) -> None:
+        self.counts = counts
+        self.weights: dict[str, dict[str, float]] = {}
+        for column, words, weight in parts:
+            own = self.weights.setdefault(column, {})
+            for word in words:
+                own[word] = own.get(word, 0.0) + weight * counts[column].idf(word)
+
+    def score(self, texts: Mapping[str, str]) -> float:
+        """Score a paper by its terms, which are by column with spaces between them."""
+        total = 0.0
+        for column, weights in self.weights.items():
+            found = Counter(texts[column].split())
+            length = found.total() / self.counts[column].mean
+            norm = K1 * (1 - B + B * length)
+            for word, weight in weights.items():
+                if count := found[word]:
+                    total += weight * count / (count + norm)
+        return total
+
+    def highest(self, own: WordWeights, score: float) -> float:
+        """Return the score that a paper has here at most if it has `score` by an index's `own`.
+
+        What each word adds is at most its weight; those that count more here come first.
+        """
+        gains: list[tuple[float, float]] = []
+        for column, weights in own.weights.items():
+            longer = max(1.0, self.counts[column].mean / own.counts[column].mean)
+            for word, weight in weights.items():
+                if own.counts[column].having[word]:
+                    gains.append((longer * self.weights[column][word] / weight, weight))
+        total, rest = 0.0, score
+        for gain, most in sorted(gains, reverse=True):
+            part = min(most, rest)
+            total += gain * part
+            rest -= part
+        return total
