@@ -312,16 +312,20 @@ def warn_of_failures(finder: Finder) -> None:
 
 def asked(config: FindConfig, engine: Engine, posts: PostsToAnswer) -> dict[str, object]:
     """Identify what a run asks: by another input, index or setting its answers are others."""
-    manifest = engine.manifest
     where = (config.date, config.venue, config.paper_lang, config.lang)
     pipeline = None if config.pipeline is None else file_hash(config.pipeline)
     model = None if config.model is None else str(config.model)
     settings = (where, pipeline, config.system, config.threshold, config.fetch, model)
-    state = (engine.location, engine.version, manifest.model_hash, manifest.papers)
-    fitted = (manifest.abstain, manifest.translator)
+    engines = list(engine.indexes().values()) if isinstance(engine, Shards) else [engine]
+    states: list[str] = []
+    for own in engines:
+        manifest = own.manifest
+        fitted = (manifest.abstain, manifest.translator)
+        state = (own.location, own.version, manifest.model_hash, manifest.papers, *fitted)
+        states += map(str, state)
     return {
         "the input": posts.hash,
-        "the index": content_hash([str(part) for part in (*state, *fitted)]),
+        "the index": content_hash(states),
         "k": config.k,
         "a setting": content_hash([*settings, config.translate, repr(config.translator)]),
         "the program": __version__,

@@ -6,6 +6,7 @@ its own papers, and the papers are ordered by their ranks.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -52,6 +53,14 @@ class SeveralFinders(Finder):
         for finder in self.finders:
             names += finder.lost
         return tuple(names)
+
+    @property
+    def unencoded(self) -> Counter[str]:  # type: ignore[override]
+        """Count the posts for which a model of an index without vectors failed, by reason."""
+        total: Counter[str] = Counter()
+        for finder in self.finders:
+            total += finder.unencoded
+        return total
 
     def warm_up(self) -> None:
         """Load the models, and read the indexes."""
@@ -107,6 +116,9 @@ def fuse_answers(answers: Sequence[Answer], k: int) -> Answer:
         verdict=NOT_JUDGED,
         of=None,
         measured=None,
+        unjudged="",
+        shared=False,
+        unencoded=any(answer.unencoded for answer in answers),
         warnings=tuple(warnings),
         searched=max((answer.searched for answer in answers), key=bool),
     )

@@ -55,8 +55,8 @@ _MOST_RECORDS = 100_000
 _SLACK = 1 + 1e-5
 # What an index measures of itself: others have other values.
 _MEASURED = (
-    "encoders model analyser papers partitions probes recall refined trained stale abstain sentences "
-    "names translator table"
+    "encoders model analyser papers partitions probes recall refined trained stale abstain "
+    "sentences names translator table"
 ).split()
 Value = TypeVar("Value")
 
