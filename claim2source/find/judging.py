@@ -10,7 +10,7 @@ import numpy as np
 
 from claim2source.core.records import Claim
 from claim2source.find.abstention import AbstainModel, Tenth, foreign_ids, index_stages
-from claim2source.find.shared import TOO_FEW, language_reason
+from claim2source.find.shared import LOW_FOREIGN, TOO_FEW, language_reason
 from claim2source.search.engine import Engine
 from claim2source.search.table import SearchResults
 
@@ -45,8 +45,12 @@ def judge(
     """
     if model is None or results.unencoded:
         return Judged()
+    floor, sure = model.threshold, model.sure
+    if threshold is not None:
+        floor, sure = threshold, max(sure, threshold)
     ids = [claim.id for claim in claims]
-    shares = model.shares(ids, index_stages(results), foreign_ids(claims, engine))
+    foreign = foreign_ids(claims, engine)
+    shares = model.shares(ids, index_stages(results), foreign)
     reasons: dict[str, str] = {}
     present: dict[str, float] = {}
     for claim, share in zip(claims, shares.tolist(), strict=True):
@@ -54,11 +58,10 @@ def judge(
             reasons[claim.id] = language_reason(model.languages)
         elif not np.isfinite(share):
             reasons[claim.id] = TOO_FEW
+        elif model.shared and claim.id in foreign and share < floor:
+            reasons[claim.id] = LOW_FOREIGN
         else:
             present[claim.id] = share
-    floor, sure = model.threshold, model.sure
-    if threshold is not None:
-        floor, sure = threshold, max(sure, threshold)
     verdicts = {claim: _verdict(share, floor, sure) for claim, share in present.items()}
     edges = {"not here": (0.0, floor), "uncertain": (floor, sure), "found": (sure, 1.1)}
     by_verdict = {name: model.measured(*edge) for name, edge in edges.items()}

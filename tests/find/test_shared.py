@@ -118,12 +118,17 @@ def test_what_was_not_measured_is_not_judged(ships: Path, make: Index, tmp_path:
     make("few", 12)
     (spanish,) = ask(tmp_path / "idx", POST, lang="es")
     (few,) = ask(tmp_path / "few", POST)
-    for answer in (spanish, few):
+    # Left out, posts in another language had their papers there more often than they said.
+    german, clear = ask(
+        tmp_path / "idx", "Regen in Kiel, ich habe das Wetter satt", POST, lang="de"
+    )
+    assert clear.verdict == "found"
+    for answer in (spanish, few, german):
         assert answer.verdict == "not judged" and answer.abstained is None
         assert answer.present is None and answer.measured is None
         assert answer.unjudged and f"{answer.unjudged}." in notes(answer)
         assert json_rows(answer)[0]["score"] is None
-    assert spanish.unjudged != few.unjudged
+    assert len({spanish.unjudged, few.unjudged, german.unjudged}) == 3
 
 
 def test_an_encoder_or_language_that_was_not_measured_gets_no_model(
@@ -224,7 +229,7 @@ def test_the_demo_s_papers_without_claims_get_a_verdict(
     finder = Finder(open_index(str(tmp_path / "idx")))
     known = [claim for claim in dataset.claims if set(claim.golds) <= set(golds)]
     answers = finder.find([Post(claim.id, claim.text, claim.lang) for claim in known])
-    assert all(answer.verdict != "not judged" for answer in answers)
+    assert all(answer.verdict != "not judged" for answer in answers if answer.lang == "en")
     there = [answer.verdict for answer in answers].count("found")
     unknown = [claim for claim in dataset.claims if not set(claim.golds) & set(golds)]
     generic, _ = posts_from_elsewhere(["en", "de", "fr"], 100)

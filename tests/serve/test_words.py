@@ -15,7 +15,7 @@ from claim2source.data.posts import Post
 from claim2source.find.abstention import Tenth
 from claim2source.find.answers import ABOUT_SCORES, headline, matching_words, next_step, notes
 from claim2source.find.finder import Answer, Match
-from claim2source.find.shared import TOO_FEW, language_reason
+from claim2source.find.shared import LOW_FOREIGN, TOO_FEW, language_reason
 from claim2source.serve import access, app, batcher, marking, page, schemas, table, words
 from claim2source.serve.cards import VERDICTS
 from claim2source.serve.words import LANGUAGES, Visit, accepted_language, words_in
@@ -54,7 +54,7 @@ def messages() -> list[str]:
     texts += notes(replace(ANSWER, untranslated=True))
     texts += notes(replace(ANSWER, unencoded=True))
     texts += notes(replace(ANSWER, verdict="found", present=0.9, measured=tenth, shared=True))
-    for reason in (TOO_FEW, language_reason(["en", "de", "fr"])):
+    for reason in (LOW_FOREIGN, TOO_FEW, language_reason(["en", "de", "fr"])):
         texts += notes(replace(ANSWER, unjudged=reason))
     texts += [headline(replace(ANSWER, matches=())), next_step(replace(ANSWER, matches=()))]
     texts.append("is larger than 16 MiB unpacked: save it as .csv")
