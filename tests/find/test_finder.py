@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,14 @@ def test_the_sibling_with_the_post_s_number_comes_first(engine: Engine) -> None:
     assert [match.paper.source.id for match in answer.matches] == ["p2"]
     assert answer.matches[0].score == answer.matches[0].parts["fused"]
     assert answer.of is not None and answer.of.settings["details"] == 30
+
+
+def test_an_index_of_before_is_read_as_it_is(engine: Engine) -> None:
+    old = open_index(engine.location)
+    # Older ones keep no vectors of sentences.
+    old.manifest = replace(old.manifest, sentences=0)
+    (answer,) = Finder(old, sentences=False).find([Post("0", POST, "de")], 1)
+    assert [match.paper.source.id for match in answer.matches] == ["p2"]
 
 
 def test_without_details_the_ranking_is_the_index_s_own(engine: Engine) -> None:
