@@ -212,9 +212,9 @@ def _vocabulary(tokens: Sequence[str]) -> Iterator[str]:
 
 
 def _write_tokenizer(folder: Path) -> None:
-    from transformers import BertTokenizerFast
+    from transformers import BertTokenizer
 
-    tokenizer = BertTokenizerFast(str(folder / "vocab.txt"), model_max_length=2048)
+    tokenizer = BertTokenizer(str(folder / "vocab.txt"), model_max_length=2048)
     tokenizer.save_pretrained(folder)
 
 

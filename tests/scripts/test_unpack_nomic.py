@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import BertTokenizerFast, NomicBertConfig, NomicBertModel
+from transformers import BertTokenizer, NomicBertConfig, NomicBertModel
 
 from claim2source.core.errors import ConfigError, InputError
 from claim2source.models import ModelConfig, Template, resolve
@@ -98,7 +98,7 @@ def test_the_folder_is_the_model(tmp_path: Path, model: NomicBertModel) -> None:
     assert encoder.settings.template == Template("search_query: ", "search_document: ")
     assert encoder.settings.normalize and encoder.settings.max_length == 64
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
-    tokenizer = BertTokenizerFast(str(tmp_path / "vocab.txt"))
+    tokenizer = BertTokenizer(str(tmp_path / "vocab.txt"))
     vectors, _ = encoder.encode(TEXTS, "claim")
     for text, vector in zip(TEXTS, vectors, strict=True):
         inputs = tokenizer(f"search_query: {text}", return_tensors="pt")
