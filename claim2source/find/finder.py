@@ -46,7 +46,7 @@ from claim2source.search.rows import Where
 from claim2source.search.table import NEW, PaperTable, SearchResults
 from claim2source.search.translator import TranslatorConfig, Translators
 from claim2source.stages.details import DEPTH as DETAILS_DEPTH
-from claim2source.stages.details import rank_by_details
+from claim2source.stages.details import rank_by_details, read_claim
 from claim2source.text.language import CODES, language_name, likeliest
 from claim2source.text.views import claim_parts
 
@@ -306,14 +306,15 @@ class Finder:
         return FoundPapers(results, stages, papers, listed, sentences, vectors)
 
     def _ranked_ids(self, claims: Sequence[Claim], results: SearchResults, k: int) -> list[str]:
-        """List the papers to read: the first ones, or all that stages may rank."""
+        """List the papers to read: those of the answers, and what stages or details may rank."""
         ids: dict[str, None] = {}
-        parts, limit = [results.lexical, results.dense, results.fused], None
-        if self._system is None:
-            parts, limit = [results.fused], max(k, DETAILS_DEPTH)
-        for part in parts:
-            for claim in claims:
-                ids.update(dict.fromkeys(part.run.sources(claim.id, limit)))
+        for claim in claims:
+            if self._system is not None:
+                for part in (results.lexical, results.dense, results.fused):
+                    ids.update(dict.fromkeys(part.run.sources(claim.id)))
+                continue
+            depth = max(k, DETAILS_DEPTH) if any(read_claim(claim)) else k
+            ids.update(dict.fromkeys(results.fused.run.sources(claim.id, depth)))
         return list(ids)
 
     def _state(

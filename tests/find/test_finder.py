@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from claim2source.core.records import Source
@@ -51,6 +53,21 @@ def test_an_index_of_before_is_read_as_it_is(engine: Engine) -> None:
     old.manifest = replace(old.manifest, sentences=0)
     (answer,) = Finder(old, sentences=False).find([Post("0", POST, "de")], 1)
     assert [match.paper.source.id for match in answer.matches] == ["p2"]
+
+
+def test_only_posts_with_details_read_more_papers_than_they_list(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch, read = engine.fetch_with_sentences, list[int]()
+
+    def counted(ids: Sequence[str]) -> tuple[dict[str, Paper], dict[str, np.ndarray]]:
+        read.append(len(ids))
+        return fetch(ids)
+
+    monkeypatch.setattr(engine, "fetch_with_sentences", counted)
+    for text in (POST, "Masken in Schulen"):
+        Finder(engine).find([Post("0", text, "de")], 1)
+    assert read == [len(RATES), 1]
 
 
 def test_without_details_the_ranking_is_the_index_s_own(engine: Engine) -> None:
