@@ -138,9 +138,10 @@ def find(config: FindConfig) -> None:
         return
 
     from claim2source.find.answers import blocks
+    from claim2source.find.several import open_finders
 
     one_post = config.post is not None
-    finder = config.open_finder(engine, Store(config.store), progress=True, one_post=one_post)
+    finder = open_finders(config, engine, Store(config.store), progress=True, one_post=one_post)
     answers = finder.find_each(posts, config.k, config.where)
     forms = {"bibtex": config.bibtex, "csv": config.csv, "json": config.json}
     form = next((name for name, is_set in forms.items() if is_set), "text")

@@ -110,8 +110,6 @@ class Engine(PaperTable):
 
     device: str | None = None
     fusion: FusionConfig = FusionConfig()
-    # Of several indexes: those that do not compare with these.
-    others: tuple[Engine, ...] = ()
     _encoder: TextEncoder | None = None
 
     def __init__(
@@ -549,10 +547,6 @@ class Engine(PaperTable):
         own = alphas if self.fusion == FusionConfig() else None
         fused = fuse(first, second, self.fusion, k=k, scored=scored, alphas=own)
         return SearchResults(first, second, fused, vectors, of_texts, alphas)
-
-    def _joined(self, first: Result, second: Result) -> tuple[Result, Result]:
-        """Give each paper one key in both rankings."""
-        return first, second
 
     def _by_terms(self, claims: Sequence[Claim], where: Where, k: int) -> Mapping[str, Hits]:
         self.manifest.check_analyser(self.manifest.bm25, self.location)
