@@ -48,6 +48,7 @@ from claim2source.find.result_tables import (
     require_kind,
     write_table,
 )
+from claim2source.find.several import open_finders
 from claim2source.models.config import ModelConfig
 from claim2source.models.hub import require_model
 from claim2source.models.local import with_local_models
@@ -197,7 +198,7 @@ def find(config: FindConfig) -> None:
     from claim2source.find.answers import blocks
 
     one_post = config.post is not None
-    finder = config.open_finder(engine, Store(config.store), progress=True, one_post=one_post)
+    finder = open_finders(config, engine, Store(config.store), progress=True, one_post=one_post)
     answers = finder.find_each(posts, config.k, config.where)
     try:
         for block in blocks(answers, config.form, several=config.input is not None):
@@ -268,7 +269,7 @@ def find_rows(config: FindConfig, file: Path, fetcher: Fetcher | None) -> None:
 
 def print_rows(config: FindConfig, engine: Engine, posts: PostsToAnswer, asking: Asking) -> None:
     """Print the answers as they come."""
-    finder = config.open_finder(engine, Store(config.store), progress=True)
+    finder = open_finders(config, engine, Store(config.store), progress=True)
     # A bar would stand between the lines.
     name = None if sys.stdout.isatty() else "find"
     with Progress(name, posts.posts) as progress:
@@ -292,7 +293,7 @@ def write_rows(config: FindConfig, engine: Engine, posts: PostsToAnswer, asking:
         if journal.done:
             say(f"{out}: goes on after {journal.done} of {posts.posts} posts")
         if journal.done < posts.posts:
-            finder = config.open_finder(engine, Store(config.store), progress=True)
+            finder = open_finders(config, engine, Store(config.store), progress=True)
             answer_rest(finder, posts, asking, journal)
             warn_of_failures(finder)
         answered = posts.with_outcomes(journal.outcomes())

@@ -124,6 +124,7 @@ def serve(config: ServeConfig) -> None:
         require_writable(config.marks, "file")
     listening = listen(config.host, config.port)
     try:
+        from claim2source.find.several import open_finders
         from claim2source.serve.access import LOCAL, AccessSettings
         from claim2source.serve.app import Service, make_app
         from claim2source.serve.batcher import RequestBatcher
@@ -135,7 +136,7 @@ def serve(config: ServeConfig) -> None:
         ) from None
 
     store = None if config.store is None else Store(config.store)
-    finder = config.open_finder(engine, store, sentences=config.sentences)
+    finder = open_finders(config, engine, store, sentences=config.sentences)
     batcher = RequestBatcher(finder, capacity=config.places, seconds=config.timeout)
     batcher.start()
     # Without a token other sites' pages must not get at it under a name of theirs.

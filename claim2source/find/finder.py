@@ -487,22 +487,12 @@ class FinderOptions(ModelOptions):
             from claim2source.systems.read import read_staged
 
             pipeline = read_staged(self.pipeline, self.system, self.llm)
-        engines = (engine, *engine.others)
-        for own in engines:
-            own.store = store
-            own.device = NUMPY if one_post and self.device is None else self.device
-        if len(engines) > 1:
-            from claim2source.find.several import SeveralFinders
-
-            for key in ("pipeline", "model", "threshold"):
-                allowed = "none: the indexes have different models or analyses"
-                require(getattr(self, key) is None, key, getattr(self, key), allowed)
-            finders = [Finder(own, store=store, sentences=sentences) for own in engines]
-            return SeveralFinders(finders, self.open_translators(engine, store))
+        engine.store = store
+        engine.device = NUMPY if one_post and self.device is None else self.device
         if self.model is not None:
             # Its settings are the index's.
-            own_model = engine.manifest.model or ModelConfig()
-            engine.load(ModelChanges(name=self.model).over(own_model))
+            own = engine.manifest.model or ModelConfig()
+            engine.load(ModelChanges(name=self.model).over(own))
         return Finder(
             engine,
             pipeline,

@@ -1,7 +1,8 @@
 """Find papers in indexes whose scores do not compare, and answer as one.
 
 Indexes of one model and one analysis are searched as one (`search.shards`). Of others each ranks
-its own papers, and the papers are ordered by their ranks.
+its own papers, and the papers are ordered by their ranks there and by BM25 in all, which found
+more on train posts than the former alone (docs/log.md).
 """
 
 from __future__ import annotations
@@ -10,12 +11,24 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from claim2source.core.config import require
 from claim2source.core.errors import UserError
 from claim2source.core.terminal import one_line
 from claim2source.data.identity import Identity, filled
 from claim2source.data.posts import Post
+from claim2source.data.store import Store
 from claim2source.find.abstention import LEXICAL
-from claim2source.find.finder import NOT_JUDGED, TRANSLATION, Answer, Finder, Match, post_language
+from claim2source.find.finder import (
+    NOT_JUDGED,
+    TRANSLATION,
+    Answer,
+    Finder,
+    FinderOptions,
+    Match,
+    post_language,
+)
+from claim2source.search.engine import Engine
+from claim2source.search.fuse import FusionConfig
 from claim2source.search.rows import Where
 from claim2source.search.translator import Translators
 
@@ -98,12 +111,39 @@ class SeveralFinders(Finder):
         return translated, untranslated
 
 
+def open_finders(
+    options: FinderOptions,
+    engine: Engine,
+    store: Store | None,
+    *,
+    progress: bool = False,
+    sentences: bool = True,
+    one_post: bool = False,
+) -> Finder:
+    """Make a finder of an index, or of several; arguments are those of `open_finder`.
+
+    Raises `UserError` if something does not fit.
+    """
+    if not engine.others:
+        return options.open_finder(
+            engine, store, progress=progress, sentences=sentences, one_post=one_post
+        )
+    for key in ("pipeline", "model", "threshold"):
+        allowed = "none: the indexes have different models or analyses"
+        require(getattr(options, key) is None, key, getattr(options, key), allowed)
+    plain = replace(options, translator=None, translate=False)
+    finders = []
+    for own in (engine, *engine.others):
+        finders.append(plain.open_finder(own, store, sentences=sentences, one_post=one_post))
+    return SeveralFinders(finders, options.open_translators(engine, store))
+
+
 def fuse_answers(answers: Sequence[Answer], k: int) -> Answer:
     """Make one answer of several to one post; each paper is shown once."""
     matches: list[Match] = []
     for answer in answers:
         matches += answer.matches
-    listed = _distinct(sorted(matches, key=_by_rank))[:k]
+    listed = _distinct(_by_ranks(matches))[:k]
     ranked = [replace(match, rank=rank) for rank, match in enumerate(listed, 1)]
     warnings: dict[str, None] = {}
     for answer in answers:
@@ -124,9 +164,18 @@ def fuse_answers(answers: Sequence[Answer], k: int) -> Answer:
     )
 
 
-def _by_rank(match: Match) -> tuple[int, float]:
-    """Order by rank; of equal ones BM25's better score is first."""
-    return match.rank, -match.parts.get(LEXICAL, 0.0)
+def _by_ranks(matches: Sequence[Match]) -> list[Match]:
+    """Order by the sums of reciprocal ranks: in the own list, and by BM25 in all."""
+    by_words = sorted(matches, key=_words_score, reverse=True)
+    constant = FusionConfig().rrf_k
+    scores: dict[int, float] = {}
+    for place, match in enumerate(by_words, 1):
+        scores[id(match)] = 1 / (constant + match.rank) + 1 / (constant + place)
+    return sorted(matches, key=lambda match: -scores[id(match)])
+
+
+def _words_score(match: Match) -> float:
+    return match.parts.get(LEXICAL, 0.0)
 
 
 def _distinct(matches: Sequence[Match]) -> list[Match]:

@@ -89,8 +89,6 @@ class Engine(Searcher):
     """
 
     device: str | None = None
-    # Of several indexes: those that do not compare with these.
-    others: tuple[Engine, ...] = ()
     _encoder: TextEncoder | None = None
     # New papers since the last compaction.
     _unbuilt = 0

@@ -97,10 +97,6 @@ class Searcher(VectorTable):
             vectors = {}
         return SearchResults(first, second, fused, vectors, of_texts, alphas, reason)
 
-    def _joined(self, first: Result, second: Result) -> tuple[Result, Result]:
-        """Give each paper one key in both rankings."""
-        return first, second
-
     def _by_terms(self, claims: Sequence[Claim], where: Where, k: int) -> Mapping[str, Hits]:
         self.manifest.check_analyser(self.manifest.bm25, self.location)
         analyser = Analyser(self.manifest.post_terms)

@@ -126,9 +126,11 @@ class PaperTable:
     _row_numbers: dict[str, int]
     # Ids of listed rows: LanceDB never gives a row's number to another one.
     _ids: dict[int, str]
-    # Of several indexes: their names, and those that could not be read last.
+    # Of several indexes: their names, those that could not be read last, and engines of those
+    # that do not compare with them.
     names: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
+    others: tuple[Any, ...] = ()
     # Of a writer that has written many; None: any may be there.
     _known: set[int] | None = None
     _written = 0
@@ -260,6 +262,10 @@ class PaperTable:
     def read_fields(self, ids: Sequence[str], fields: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Read some fields of papers, by id."""
         return {row["id"]: row for row in self._read_rows(ids, ["id", *fields])}
+
+    def _joined(self, first: Result, second: Result) -> tuple[Result, Result]:
+        """Give each paper one key in both rankings."""
+        return first, second
 
     def home(self, key: str) -> tuple[str, PaperTable, str]:
         """Name the index of a paper, "" if it is the only one, with its table and the id in it."""
