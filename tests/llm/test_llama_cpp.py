@@ -175,3 +175,28 @@ def test_the_fake_server_speaks_as_the_recorded_one(llm_server: Start) -> None:
 
 def keys(value: Mapping[str, Any]) -> set[str]:
     return set(value)
+
+
+@pytest.mark.parametrize("name", ["translate", "select"])
+def test_recorded_replies_of_a_small_model(name: str, llm_server: Start) -> None:
+    call = next(call for call in recorded("real") if call["name"] == name)
+    body = call["request"]
+    reply = Reply(body=json.dumps(call["response"]).encode())
+    server = llm_server(lambda chat: reply, model=body["model"], dialect="llama.cpp")
+    messages = tuple(Message(m["role"], m["content"]) for m in body["messages"])
+    form = body.get("response_format")
+    schema = None if form is None else form["json_schema"]["schema"]
+    request = Request("0", messages, schema=schema, max_tokens=body["max_tokens"])
+    (answer,) = LLM(LLMConfig(model=body["model"], url=server.url)).answer([request])
+    assert comparable(server.bodies[0]) == comparable(body)
+    usage = call["response"]["usage"]
+    counted = usage["prompt_tokens"], usage["completion_tokens"]
+    assert (answer.usage.prompt, answer.usage.completion) == counted
+    assert call["seconds"] > 0 and "timings" in call["response"]
+    if schema is None:
+        # It repeats the prompt in place of a translation: no answer, and asked for once more.
+        assert answer.failure is not None and len(server.bodies) == 2
+        assert answer.raw == call["response"]["choices"][0]["message"]["content"]
+    else:
+        assert answer.failure is None and answer.data is not None
+        assert answer.data["selected_paper"] == 2
