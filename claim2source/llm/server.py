@@ -116,7 +116,7 @@ class Refusal(Exception):
 
     @property
     def is_spoilt(self) -> bool:
-        """Whether llama.cpp could not read the model's JSON: it was cut, or is not UTF-8."""
+        """Whether llama.cpp could not read what the model wrote by a schema."""
         return self.status == 500 and bool(_SPOILT.search(self.reason[:_READ]))
 
     @property
