@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from scipy import stats
@@ -25,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from claim2source.core.config import Settings, read_config
 from claim2source.core.errors import run_program
 from claim2source.core.files import write_text
-from claim2source.core.records import Claim, Dataset
+from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.tables import Cell, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.data.loading import load
@@ -50,6 +51,7 @@ from claim2source.search.growing import grow, open_for_writing
 from claim2source.search.manifest import is_engine
 from claim2source.text import Rendering
 
+Drawn = TypeVar("Drawn")
 PROGRAM = "scripts/fit_shared_verdict.py"
 # Of a collection: posts that are asked, and posts of others.
 POSTS, OTHERS = 300, 120
@@ -179,7 +181,7 @@ def open_collection(work: Path, encoder: str, collection: Collection) -> Engine:
     return open_index(location)
 
 
-def part_of(collection: Collection) -> list:
+def part_of(collection: Collection) -> list[Source]:
     """Draw gold papers of train and of dev, and papers that are gold for no post."""
     rng = np.random.default_rng(SEED)
     train, dev = load(collection.name, "train"), load(collection.name, "dev")
@@ -191,7 +193,7 @@ def part_of(collection: Collection) -> list:
     return [source for source in train.sources if source.id in kept]
 
 
-def drawn(values: Sequence, count: int, rng: np.random.Generator) -> list:
+def drawn(values: Sequence[Drawn], count: int, rng: np.random.Generator) -> list[Drawn]:
     """Draw some of the values, in their order."""
     if len(values) <= count:
         return list(values)
