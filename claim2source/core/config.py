@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, replace
 from functools import cache, partial
@@ -20,6 +21,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from annotated_types import Interval
 
 from claim2source.core.errors import ConfigError, InputError, UserError, did_you_mean, report_once
+from claim2source.core.help import WIDTH, help_text, wanted_help
 from claim2source.core.parts import flag_path, parts_kind
 from claim2source.core.yaml_files import (
     NO_TEXT,
@@ -147,10 +149,9 @@ def read_config(
     """
     words = list(sys.argv[1:] if argv is None else argv)
     options = config_options(kind)
-    from claim2source.core.help import help_text, wanted_help  # it reads options by this module
-
     if (wanted := wanted_help(words)) is not None:
-        print(help_text(program, description or "", options, common, wanted))
+        keys = {key: _key_lines(key, option) for key, option in options.items() if option.is_flag}
+        print(help_text(program, description or "", keys, common, wanted))
         sys.exit(0)
     flags = _split_flags(options, words)
     prints = "print_config" in flags
@@ -380,6 +381,22 @@ def allowed_words(hint: Any) -> str:
         return " or ".join(words)
     name = getattr(hint, "__name__", str(hint))
     return _WORDS.get(origin or hint, name).format(*words, "a value", "a value")
+
+
+def _key_lines(key: str, option: Option) -> list[str]:
+    if option.hint in (bool, bool | None):
+        usage = f"  --{key}, --no_{key}"
+    elif option.hint is option.group:
+        usage = f"  --{key} {allowed_words(Path)}"
+    else:
+        usage = f"  --{key} {allowed_words(option.hint)}"
+    default = "required"
+    if option.default is not MISSING:
+        default = f"default: {json.dumps(as_plain(option.default), ensure_ascii=False)}"
+    text = f"{option.help} ({default})".strip()
+    gap = " " * 6
+    lines = textwrap.wrap(usage, WIDTH, subsequent_indent=" " * 8)
+    return lines + textwrap.wrap(text, WIDTH, initial_indent=gap, subsequent_indent=gap)
 
 
 def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> YamlMapping:
