@@ -1,7 +1,7 @@
 """Search several indexes as one: words are counted in all of them together.
 
 What each index ranks first is scored by these counts, until no paper outside can be among the
-best: the ranking is that of one index of all papers.
+best: the ranking is that of one index of all papers with the same weight of names.
 """
 
 from __future__ import annotations
