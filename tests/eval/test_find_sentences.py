@@ -14,7 +14,7 @@ from claim2source.core.records import Source
 from claim2source.data.papers import Paper
 from claim2source.data.posts import Post
 from claim2source.find.finder import Finder
-from claim2source.find.sentences import paper_findings
+from claim2source.find.findings import vectors_by_finding
 from claim2source.models.prepacked import PrepackedEncoder
 from claim2source.search.engine import open_index
 from claim2source.search.rows import SPLIT, finding_sentences, split
@@ -52,6 +52,7 @@ def test_sentences_that_an_index_keeps_are_not_encoded_again(
 
     def sentences() -> dict[str, str]:
         batches.clear()
+        engine._on_demand = None  # forget what was encoded before
         (answer,) = Finder(engine).find([Post("0", POST)], 20)
         return {match.paper.source.id: match.sentence for match in answer.matches}
 
@@ -78,6 +79,7 @@ def test_vectors_of_other_sentences_are_not_taken_for_those_of_findings(
         read = lambda ids: (dict.fromkeys(ids, paper), dict.fromkeys(ids, vectors))  # noqa: E731
         monkeypatch.setattr(engine, "fetch_with_sentences", read)
         batches.clear()
+        engine._on_demand = None
         (answer,) = Finder(engine).find([Post("0", POST)], 3)
         return [match.sentence for match in answer.matches], sum(batches, [])
 
@@ -139,12 +141,11 @@ def test_a_post_and_its_sentences_are_one_batch_without_transformers(
 
 
 def test_a_paper_that_is_nothing_but_a_notice_is_not_quoted(index: str) -> None:
-    finder = Finder(open_index(index))
     notice = "© 2020 Elsevier B.V. All rights reserved."
     mixed = f"Masks cut outbreaks. {notice}"
     papers = {
         "notice": Paper(Source("notice", "", notice)),
         "mixed": Paper(Source("mixed", "", mixed)),
     }
-    findings = paper_findings(finder.engine, papers, {})
+    findings = vectors_by_finding(open_index(index), papers, {})
     assert findings["notice"][0] == [] and findings["mixed"][0] == ["Masks cut outbreaks."]
