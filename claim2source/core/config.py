@@ -386,7 +386,8 @@ def allowed_words(hint: Any) -> str:
 def _key_lines(key: str, option: Option) -> list[str]:
     if option.hint in (bool, bool | None):
         usage = f"  --{key}, --no_{key}"
-    elif option.hint is option.group:
+    elif any(map(dataclasses.is_dataclass, union_types(option.hint))):
+        # Its keys are options of their own; a file has several of them.
         usage = f"  --{key} {allowed_words(Path)}"
     else:
         usage = f"  --{key} {allowed_words(option.hint)}"
