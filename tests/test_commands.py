@@ -84,6 +84,8 @@ def read(program: str, words: Sequence[str]) -> Any:
     kind = getattr(load_program(program), name)
     if program == "eval/find.py":
         words = with_positionals(kind, words, ("post",))
+    if program == "scripts/unpack_nomic.py":
+        words = with_positionals(kind, words, ("source",))
     if program == "eval/evaluate.py":
         words = vary_words(words)
     # A config of the reader's own stands for that of the user, and for what a local server writes.

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from claim2source.core.config import Number, list_field
+from claim2source.core.config import Number, list_field, require_one_of
 from claim2source.models import Encoder, EncoderSettings, ModelConfig, resolve
 from claim2source.models.config import Pooling
 from claim2source.training.export.sentence_transformers import write_modules
@@ -54,11 +54,16 @@ class Config(DataBench):
     layers: Number = 6
     models: tuple[str, ...] = list_field(tuple(MODELS), help="architectures, by name")
 
+    def check(self) -> None:
+        for name in self.models:
+            require_one_of("models", name, MODELS)
+
 
 def run(config: Config) -> Measured:
     documents, claims = config.texts(config.documents, config.claims)
     whole = Watch(config.clock)
     table: dict[str, object] = {}
+    pairs = min(STEP, len(claims), len(documents))
     for name in config.models:
         with tempfile.TemporaryDirectory() as folder:
             pair = _Pair(name, Path(folder), config)
@@ -67,8 +72,8 @@ def run(config: Config) -> Measured:
         sides = {
             "ours encode": lambda pair=pair: pair.ours.encode(documents + claims, "source"),
             "peer encode": lambda pair=pair: pair.peer_vectors(documents + claims),
-            "ours step": lambda pair=pair: pair.our_step(claims[:STEP], documents[:STEP]),
-            "peer step": lambda pair=pair: pair.peer_step(claims[:STEP], documents[:STEP]),
+            "ours step": lambda pair=pair: pair.our_step(claims[:pairs], documents[:pairs]),
+            "peer step": lambda pair=pair: pair.peer_step(claims[:pairs], documents[:pairs]),
         }
         watch.take_turns(sides, config.repeats)
         table[name] = {
@@ -122,7 +127,12 @@ class _Pair:
     def our_step(self, claims: list[str], documents: list[str]) -> None:
         self.ours.model.requires_grad_(True)
         tokens = self.ours.tokenize(claims, "claim") + self.ours.tokenize(documents, "source")
-        _step(self.ours.vectors(self.ours.batch(tokens)), self.ours.model)
+        order: list[int] = []
+        parts: list[Tensor] = []
+        for rows in self.ours.length_batches(tokens):  # as in training
+            parts.append(self.ours.vectors(self.ours.batch([tokens[row] for row in rows])))
+            order += rows
+        _step(torch.cat(parts)[torch.tensor(order).argsort()], self.ours.model)
 
     def peer_step(self, claims: list[str], documents: list[str]) -> None:
         halves: list[Tensor] = []

