@@ -25,8 +25,10 @@ from scripts.benches import common
 from scripts.benches.common import DataBench, Measured, Watch
 
 STEP = 16
-_DECODER: dict[str, Any] = {"num_key_value_heads": 4, "head_dim": 32, "pad_token_id": 0}
-_GEMMA: dict[str, Any] = {**_DECODER, "query_pre_attn_scalar": 32}
+# Numbers of a head; three heads of queries share one of keys.
+HEAD, SHARED = 32, 3
+_DECODER: dict[str, Any] = {"head_dim": HEAD, "pad_token_id": 0}
+_GEMMA: dict[str, Any] = {**_DECODER, "query_pre_attn_scalar": HEAD}
 # Name -> transformers' class, what its config says besides sizes, pooling.
 MODELS: dict[str, tuple[str, dict[str, Any], Pooling]] = {
     "BERT": ("Bert", {}, "mean"),
@@ -56,7 +58,7 @@ class Config(DataBench):
 
     def check(self) -> None:
         for name in self.models:
-            require_one_of("models", name, MODELS)
+            require_one_of("models", name, list(MODELS))
 
 
 def run(config: Config) -> Measured:
@@ -97,16 +99,19 @@ class _Pair:
 
         kind, values, pooling = MODELS[name]
         base = resolve(ModelConfig(common.MINILM), "cpu")
+        heads = max(1, config.width // HEAD)
         sizes: dict[str, Any] = {
             "vocab_size": len(base.encoder.tokenizer),
             "hidden_size": config.width,
             "num_hidden_layers": config.layers,
-            "num_attention_heads": config.width // 32,
+            "num_attention_heads": heads,
             "intermediate_size": 4 * config.width,
             "max_position_embeddings": 514,
             "initializer_range": 0.1,
             **values,
         }
+        if "head_dim" in values:
+            sizes["num_key_value_heads"] = max(1, heads // SHARED)
         torch.manual_seed(common.SEED)
         model_config = getattr(transformers, f"{kind}Config")(**sizes)
         getattr(transformers, f"{kind}Model")(model_config).save_pretrained(folder)

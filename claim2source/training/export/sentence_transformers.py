@@ -14,7 +14,6 @@ from claim2source.core.provenance import version
 from claim2source.models import Dtype, EncoderSettings, Side
 from claim2source.models.hub import one_line, read_object, tokenizer_files, weights_hash
 from claim2source.models.manifest import base_record
-from claim2source.models.projection import DenseLayers
 from claim2source.training.export.weighted_sum import ScaledCheckpoint
 
 if TYPE_CHECKING:
@@ -270,6 +269,8 @@ def write_modules(
 
     `dimensions` is the length of pooled vectors, `dense` what lies behind the pooling.
     """
+    from claim2source.models.projection import DenseLayers
+
     layers: list[Any] = []
     if dense is not None:
         layers = list(dense) if isinstance(dense, DenseLayers) else [dense]
