@@ -18,7 +18,7 @@ class SystemCost:
 
     `stored`: the run was read from the store, and this is what it cost when it was made.
     `reused`: texts whose vectors were in the store already; making them is not in this cost.
-    `joules`: energy of the whole machine meanwhile; None where it does not tell it.
+    `joules`: energy of the whole machine meanwhile; None if it does not report it.
     """
 
     seconds: float = 0.0

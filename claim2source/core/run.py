@@ -301,7 +301,7 @@ class Cost:
     """Count a stage's cost: wall seconds, items done, peak memory in bytes, tokens read.
 
     `reused` texts had a vector in the store: encoding them is not in the seconds and tokens.
-    `joules` are this machine's, None where it does not tell them.
+    `joules` are this machine's, None if it does not report them.
     """
 
     seconds: float = 0.0

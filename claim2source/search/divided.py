@@ -5,6 +5,7 @@ The vectors of a small index are held in memory: LanceDB would read them for eac
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -214,6 +215,6 @@ class VectorTable(PaperTable):
         )
         return {"partitions": partitions, "probes": probes, "recall": recall, "trained": trained}
 
+    @abstractmethod
     def note(self, **values: Any) -> None:
         """Write values into the manifest."""
-        raise NotImplementedError

@@ -5,6 +5,7 @@ The papers' vectors are those of the index; one that stores none encodes the fir
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -46,9 +47,9 @@ class Searcher(VectorTable):
     _on_demand: PaperVectors | None = None
 
     @property
+    @abstractmethod
     def encoder(self) -> TextEncoder:
         """Return the encoder of claims."""
-        raise NotImplementedError
 
     def store_encoded(self) -> None:
         """Write vectors of papers that were encoded for a post to the store, if there is one."""

@@ -102,6 +102,7 @@ def read_claim(claim: Claim) -> TextDetails:
     )
 
 
+@lru_cache(maxsize=_MOST_TEXTS)
 def _read_details(text: str, language: str) -> TextDetails:
     values = frozenset(value for value in quantities(text, language) if value.kind != "year")
     return TextDetails(values, *subjects(text))
