@@ -35,6 +35,7 @@ from claim2source.search.files import (
     replaceable_files,
 )
 from claim2source.search.lance import (
+    compact,
     connection,
     create_index,
     id_filter,
@@ -279,7 +280,7 @@ class Engine(Searcher):
                 self._unbuilt = 0
                 self.files.remove(self._seal_file)  # it names files that go now
                 with return_large_blocks(), self._with_named_errors():
-                    self._table.optimize(cleanup_older_than=UNBUILT)
+                    compact(self._table, UNBUILT)
                 self._ids = {}
             self._write_seal()
         release_memory()
@@ -369,7 +370,7 @@ class Engine(Searcher):
                 is_built = self.manifest.papers > 0
                 retention = choose_retention(self._table, size, self.exact_below, is_built)
                 if retention is not None:
-                    self._table.optimize(cleanup_older_than=retention)
+                    compact(self._table, retention)
             release_memory()
             self._write_seal()
             with self._with_named_errors():

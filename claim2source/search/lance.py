@@ -5,8 +5,10 @@ from __future__ import annotations
 import operator
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import reduce
 from importlib.util import find_spec, module_from_spec
 from pathlib import PurePath
@@ -37,6 +39,14 @@ _UNWRITABLE = {
     "os error 30": "the disk can only be read: choose another",
     "os error 13": "permission denied: let this user write there",
 }
+
+
+def compact(table: Any, retention: timedelta) -> None:
+    """Write the parts of a table as few; remove versions that are older than `retention`."""
+    with warnings.catch_warnings():
+        # Without retention it warns that who reads an old version fails: ours begin again.
+        warnings.filterwarnings("ignore", "optimize.cleanup_older_than=0", UserWarning)
+        table.optimize(cleanup_older_than=retention)
 
 
 @contextmanager

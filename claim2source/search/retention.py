@@ -13,7 +13,8 @@ CROWDED = ((3, timedelta(seconds=5)), (2, timedelta(minutes=1)))
 # Bytes that old versions may have in any case, and parts that a table is written in.
 SPARE, _MOST_PARTS = 2**18, 16
 # The parts of an index that was never built: it is not whole yet, and who reads one begins again.
-UNBUILT = timedelta(milliseconds=1)
+# LanceDB makes two versions within a millisecond, so that no time at all is short enough.
+UNBUILT = timedelta(0)
 
 
 def choose_retention(
