@@ -59,8 +59,8 @@ class IndexManifest:
     are. `sentences` is the version of the split (`search.rows.SPLIT`) of the sentences whose
     vectors it keeps; 0: it keeps none. `encoded_first` is how many of a post's first papers by
     terms are encoded when it is asked about, as no paper's vector is stored; 0: all are.
-    `refined`: partitions hold vectors of 8-bit numbers, and of the best by these so many times as
-    are wanted are compared in full; 0: partitions hold them in full.
+    `refined`: partitions hold codes of the vectors, and of the best by these so many times as are
+    wanted are compared in full; 0: partitions hold vectors in full.
     """
 
     encoders: Mapping[str, object]

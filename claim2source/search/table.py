@@ -62,6 +62,7 @@ Ranked = tuple[np.ndarray, np.ndarray]
 Ranking = Callable[[int, np.ndarray | None], Ranked]
 # Rows of each ranking that are read at first, for each one that is wanted; then so many times more.
 _FIRST, _MORE = 8, 4
+_MOST_REPEATS = 4
 Search = Callable[[Sequence[Claim], Where, int], Mapping[str, Hits]]
 
 
@@ -396,14 +397,22 @@ def weighed_words(
 ) -> list[WeighedWords]:
     """Divide a post's words into rankings, whose sum counts each as often as it is there.
 
-    Words that count more than once are a ranking more: LanceDB's own sums take longer.
+    Words that count more than `_MOST_REPEATS` times are a ranking more: LanceDB looks for each
+    repetition anew.
     """
     parts: list[WeighedWords] = []
     counts = Counter(terms)
-    if counts:
-        parts.append(WeighedWords("terms", list(counts), 1.0))
-    for count in set(counts.values()) - {1}:
-        repeated = [term for term in counts if counts[term] == count]
+    words: list[str] = []
+    many: dict[int, list[str]] = {}
+    for term, count in counts.items():
+        if count <= _MOST_REPEATS:
+            words += [term] * count
+        else:
+            words.append(term)
+            many.setdefault(count, []).append(term)
+    if words:
+        parts.append(WeighedWords("terms", words, 1.0))
+    for count, repeated in many.items():
         parts.append(WeighedWords("terms", repeated, count - 1.0))
     if names and names_weight:
         parts.append(WeighedWords("names", list(dict.fromkeys(names)), names_weight))
