@@ -482,6 +482,8 @@ def _built(kind: type[Config], options: Mapping[str, Option], raw: Any, prefix: 
         if option.group is not None and not (value is None and nullable):
             values[name] = _built(option.group, options, value, f"{key}.")
         elif value is not None or nullable or option.default is not None:
+            if name in getattr(kind, "ONE_WORD", ()) and isinstance(value, str):
+                value = [value]
             values[name] = _typed_value(key, option, value)  # else null: as if it were not there
     for name in config_options(kind):
         key = f"{prefix}{name}"

@@ -40,6 +40,13 @@ def test_an_option_of_one_word_is_repeated_for_more() -> None:
     assert (config.post, config.index) == ("a post", ["a", "b", "c"])
 
 
+@pytest.mark.parametrize("written", ["idx", "[idx]"])
+def test_a_config_may_name_one_index_without_a_list(tmp_path: Path, written: str) -> None:
+    file = tmp_path / "find.yaml"
+    file.write_text(f"index: {written}\n")
+    assert find("a post", "--config", str(file)).index == ["idx"]
+
+
 @pytest.mark.parametrize("switch", ["--json", "--fetch", "--bibtex", "--no_translate"])
 def test_an_address_may_follow_a_switch(switch: str) -> None:
     address = "https://bsky.app/profile/a.example/post/3k"
