@@ -41,11 +41,10 @@ from claim2source.find.journal import Journal, answer_rest
 from claim2source.find.marks import NONE, Mark, MarksFile, add_mark, add_marks
 from claim2source.find.result_tables import (
     ENDINGS,
-    RESULT,
-    RESULT_OF_SEVERAL,
     csv_lines,
     json_line,
     require_kind,
+    result_columns,
     write_table,
 )
 from claim2source.find.several import open_finders
@@ -275,7 +274,7 @@ def print_rows(config: FindConfig, engine: Engine, posts: PostsToAnswer, asking:
     with Progress(name, posts.posts) as progress:
         outcomes = answer_all(finder, posts, asking, progress)
         answered = posts.with_outcomes(outcomes)
-        result = RESULT_OF_SEVERAL if engine.names else RESULT
+        result = result_columns(engine.names)
         lines: Iterator[str] = csv_lines(list(posts.columns), answered, result=result)
         if config.form == "json":
             lines = (json_line(*pair) for pair in answered)
@@ -297,7 +296,7 @@ def write_rows(config: FindConfig, engine: Engine, posts: PostsToAnswer, asking:
             answer_rest(finder, posts, asking, journal)
             warn_of_failures(finder)
         answered = posts.with_outcomes(journal.outcomes())
-        result = RESULT_OF_SEVERAL if engine.names else RESULT
+        result = result_columns(engine.names)
         write_table(out, list(posts.columns), answered, table_separator(posts.path), result)
         journal.remove()
     say(summary(out, posts, journal))

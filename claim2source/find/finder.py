@@ -201,6 +201,11 @@ class Finder:
         return one_line(self, index=str(self.engine.location), stages=tuple(self.stage_names))
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the indexes if there are several."""
+        return self.engine.names
+
+    @property
     def stage_names(self) -> list[str]:
         return [] if self._system is None else self._system.stage_names
 

@@ -39,6 +39,11 @@ Answered = Iterable[tuple[PostRecord, Outcome]]
 Row = list[object]
 
 
+def result_columns(indexes: Sequence[str]) -> Sequence[str]:
+    """Name the columns of a result; papers of several indexes name theirs."""
+    return RESULT_OF_SEVERAL if indexes else RESULT
+
+
 def header(columns: Iterable[str], result: Sequence[str] = RESULT) -> list[str]:
     """Name the columns: the file's own as they are, then those of the results."""
     names = list(columns)

@@ -48,9 +48,10 @@ class SeveralFinders(Finder):
         self._system = None
 
     def __repr__(self) -> str:
-        return one_line(self, indexes=self._names())
+        return one_line(self, indexes=self.names)
 
-    def _names(self) -> tuple[str, ...]:
+    @property
+    def names(self) -> tuple[str, ...]:
         names: list[str] = []
         for finder in self.finders:
             names += finder.engine.names
@@ -93,7 +94,7 @@ class SeveralFinders(Finder):
         answers = []
         for number, post in enumerate(posts):
             answer = fuse_answers([own[number] for own in found], k)
-            answer = replace(answer, post=post, indexes=self._names(), lost=self.lost)
+            answer = replace(answer, post=post, indexes=self.names, lost=self.lost)
             answers.append(replace(answer, untranslated=post.id in untranslated))
         return answers
 

@@ -169,7 +169,8 @@ def make_app(service: Service) -> ASGIApp:
     )
     add_api(app, service)
     page.add_to(app)
-    PostTable(service.ask_post, service.batcher.room).add_to(app)
+    finder = service.batcher.finder
+    PostTable(service.ask_post, service.batcher.room, finder.names).add_to(app)
     if service.marking is not None:
         service.marking.add_to(app, REFUSALS)
     run_tool = add_tool(app, service.ask, service.marking)

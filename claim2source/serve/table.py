@@ -21,7 +21,7 @@ from claim2source.data.posts import Post, PostFile, PostRecord
 from claim2source.find.answers import about, heading
 from claim2source.find.bulk import Outcome
 from claim2source.find.finder import Answer
-from claim2source.find.result_tables import LINE_END, csv_lines, csv_rows
+from claim2source.find.result_tables import LINE_END, csv_lines, csv_rows, result_columns
 from claim2source.search.rows import Where
 from claim2source.serve.batcher import NoAnswer
 from claim2source.serve.cards import retraction_text, verdict_name
@@ -42,10 +42,14 @@ AskPost = Callable[[Post, bool, Where], Awaitable[Answer]]
 
 
 class PostTable:
-    """Answer tables of posts; `room` tells how many posts one table may have waiting."""
+    """Answer tables of posts; `room` tells how many posts one table may have waiting.
 
-    def __init__(self, ask: AskPost, room: Callable[[], int]) -> None:
+    `indexes` are the names of the indexes if there are several.
+    """
+
+    def __init__(self, ask: AskPost, room: Callable[[], int], indexes: Sequence[str] = ()) -> None:
         self.ask, self.room = ask, room
+        self.result = result_columns(indexes)
 
     def add_to(self, app: FastAPI) -> None:
         app.add_api_route("/table", self.answer, methods=["POST"], include_in_schema=False)
@@ -77,7 +81,7 @@ class PostTable:
         columns: dict[str, None] = {}
         for record in records:
             columns |= dict.fromkeys(record.columns)
-        writer = RowWriter(list(columns), question, words)
+        writer = RowWriter(list(columns), self.result, question, words)
         yield json.dumps({"posts": len(records), "note": note, "csv": writer.header()}) + "\n"
         lang = question.as_post().lang
         waiting: deque[tuple[PostRecord, asyncio.Task[Answer | NoAnswer]]] = deque()
@@ -155,6 +159,7 @@ class RowWriter:
     """
 
     columns: Sequence[str]
+    result: Sequence[str]
     question: Question
     words: Words
 
@@ -165,7 +170,7 @@ class RowWriter:
 
     def header(self) -> str:
         """Write the header of the file."""
-        (line,) = csv_lines(self.columns, [], self._separator)
+        (line,) = csv_lines(self.columns, [], self._separator, self.result)
         return line + LINE_END
 
     def row(self, record: PostRecord, outcome: Answer | NoAnswer) -> dict[str, object]:
@@ -181,7 +186,7 @@ class RowWriter:
             shown |= _shown_paper(outcome, self.words)
             shown["answer"] = self._link(record)
             result = Outcome.from_answer(outcome)
-        (line,) = csv_rows(self.columns, [(record, result)], self._separator)
+        (line,) = csv_rows(self.columns, [(record, result)], self._separator, self.result)
         shown["csv"] = line + LINE_END
         return shown
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +45,15 @@ def test_the_page_names_the_index_of_each_paper(served: httpx.Client) -> None:
     assert page.count('class="index"') == len(papers) == 10
     german = served.get("/", params={"post": POST}, headers={"accept-language": "de"}).text
     assert "Index: shard0" in german and "Die Indexe" in german
+
+
+def test_the_table_names_the_index_of_each_paper(served: httpx.Client) -> None:
+    content = f"text\n{POST}\n"
+    answer = served.post("/table", params={"name": "posts.csv"}, content=content)
+    lines = [json.loads(line) for line in answer.text.splitlines()]
+    (row,) = csv.DictReader(io.StringIO("".join(line["csv"] for line in lines)))
+    paper = served.post("/api/v1/find", json={"post": POST}).json()["papers"][0]
+    assert (row["id"], row["index"]) == (paper["id"], paper["index"]["name"])
 
 
 def test_a_mark_names_the_index_of_its_paper(served: httpx.Client) -> None:
