@@ -11,6 +11,7 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.run import Run
 from claim2source.mining import MinedRow, MiningConfig, RankingMiner, check_ranked
+from tests.refusals import refused
 from tests.training.small import dataset_of
 
 SOURCES = tuple(
@@ -150,5 +151,5 @@ def test_random_picks_do_not_change_with_other_claims() -> None:
 
 
 def test_what_needs_a_models_vectors_is_refused() -> None:
-    with pytest.raises(ConfigError, match="mining.share_of"):
+    with refused(ConfigError, "mining.share_of: 'above_random'"):
         check_ranked(MiningConfig(max_share=0.9, share_of="above_random"))

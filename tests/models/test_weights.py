@@ -118,7 +118,7 @@ def test_only_the_training_of_a_new_head_begins_without_one(
     claims_more = Path(shutil.copytree(tiny["cross_encoder"], tmp_path / "claims_more"))
     without(claims_more, "classifier")
     assert load(claims_more).headless
-    with pytest.raises(ConfigError, match="tuning"):
+    with pytest.raises(ConfigError, match="tuning: 'lora'"):
         load(claims_more, tuning="lora")
     damaged = Path(shutil.copytree(tiny["encoder"], tmp_path / "damaged"))
     without(damaged, "layer.0.output.dense")
