@@ -1,4 +1,4 @@
-"""Encode texts as vectors, in mining, training and evaluation alike."""
+"""Encode texts as vectors, for mining, training and evaluation."""
 
 from __future__ import annotations
 

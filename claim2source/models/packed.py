@@ -272,8 +272,8 @@ def _attention(
 ) -> tuple[Tensor, None]:
     """Attend within each text: [1, heads, t, d] to [1, t, heads, d].
 
-    Key and value may have fewer heads. A decoder looks back only, unless its config says that it
-    is not causal.
+    Key and value may have fewer heads. A decoder's attention is causal unless its config says
+    otherwise.
     """
     causal = bool(module.is_causal and getattr(module.config, "is_causal", True))
     rows = []

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 _TANH = "torch.nn.modules.activation.Tanh"
 _MODULES = "modules.json"
 _SETTINGS = "config_sentence_transformers.json"
-# Keys of a Transformer's config that would change vectors, and keys of which only these do not.
+# Keys of a Transformer's config that would change vectors, and harmless subkeys of other keys.
 _UNSUPPORTED = ("processing_kwargs", "query_length", "document_length", "query_expansion")
 _ATTENTION = ("attn_implementation", "torch_dtype", "dtype", "low_cpu_mem_usage")
 _SIDES = ("padding_side", "truncation_side", "use_fast", "model_max_length", "fix_mistral_regex")

@@ -33,7 +33,7 @@ class Seq2SeqConfig(Settings):
     """Choose a translation model and how it runs.
 
     Args:
-        name: a folder or a name on the Hugging Face hub; {language} in it stands for the texts'
+        name: a folder or a name on the Hugging Face hub; {language} in it is replaced by the texts'
             language: Helsinki-NLP/opus-mt-{language}-en. None: a language model translates.
         revision: commit of the hub repository; none takes the newest.
         prefix: text before every text, such as "translate German to English: " for T5.

@@ -1,4 +1,4 @@
-"""Files of mined negatives: what is written is read, and what is wrong is named."""
+"""Files of mined negatives: they round-trip, and errors are located."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ GOOD: dict[str, Any] = {
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    """Line separators that are no line breaks of JSONL stay inside their id."""
+    """Line separators that are not line breaks of JSONL stay inside their id."""
     assert write_mined(iter(ROWS), tmp_path / "new" / "mined.jsonl") == 3
     assert read_mined(tmp_path / "new" / "mined.jsonl", DATA) == ROWS
 

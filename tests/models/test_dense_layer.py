@@ -1,4 +1,4 @@
-"""Models with a trained layer behind the pooling, as GTR has it, against sentence-transformers."""
+"""Models with a trained layer after the pooling, like GTR, against sentence-transformers."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_an_empty_text_behind_a_masked_prefix_still_has_a_vector(tiny):
 
 @pytest.fixture
 def joining(tiny, tmp_path):
-    """An encoder without special tokens, of which one word swallows the space before it."""
+    """An encoder without special tokens; one of its words includes the space before it."""
     byte_level(tmp_path, join="w", pad=True)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     model = tiny().model
@@ -126,7 +126,7 @@ def test_order_and_duplicates(tiny):
         assert np.abs(vector - vector_of[text]).max() < 1e-6
     assert cost.items == len(texts_given)
     assert encoder.encode([], "claim")[0].shape == (0, 16)
-    # Distinct texts are read once: 6 texts with 2 special tokens each.
+    # Distinct texts are encoded once: 6 texts with 2 special tokens each.
     assert cost.tokens == sum(len(t.ids) for t in encoder.tokenize(SHORT, "claim"))
 
 

@@ -161,7 +161,7 @@ def test_a_model_that_looks_back_only_is_refused(folder, monkeypatch):
 
 
 def by_hand(encoder, text, side):
-    """One text alone: instruction out of the mean, nothing else."""
+    """One text alone, with only the instruction excluded from the mean."""
     (tokens,) = encoder.tokenize([text], side)
     rows = states(encoder, torch.tensor([tokens.ids]))[0, tokens.skip :].double().numpy()
     return rows.mean(axis=0) / np.linalg.norm(rows.mean(axis=0))

@@ -33,7 +33,7 @@ def mistral(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def qwen(tmp_path_factory):
-    """Qwen3-Embedding's layout: its tokenizer ends texts, and not with its own eos_token."""
+    """Qwen3-Embedding's layout: its tokenizer ends texts with a token other than its eos_token."""
     from transformers import Qwen3Config, Qwen3Model
 
     folder = tmp_path_factory.mktemp("last") / "qwen"

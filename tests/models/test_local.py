@@ -1,4 +1,4 @@
-"""A folder of models before the hub: for every model of every stage of the shipped systems."""
+"""A folder of models replaces the hub for every model of every stage of the shipped systems."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FIRST = Result(Run.from_lists({"c": [(source.id, 3.0 - i) for i, source in enume
 
 @pytest.fixture
 def asked_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the hub was asked for; it gives nothing."""
+    """Names requested from a hub that delivers nothing."""
     names: list[str] = []
 
     def download(name: str, *_: Any, **__: Any) -> str:
@@ -62,11 +62,11 @@ def test_every_model_of_the_shipped_systems_is_taken_from_the_folder(
 ) -> None:
     systems = read_systems(sorted(SYSTEMS_FOLDER.glob("*.yaml")))
     kinds = {"CrossEncoder": "cross_encoder", "YesNo": "yes_no"}
-    # The re-rankers that run here; a stage that may be asked is one too.
+    # The re-rankers that run locally, including optional stages.
     all_stages = [stage.stage for system in systems.values() for stage in system.stages]
     inner = [getattr(stage, "stage", stage) for stage in all_stages]
     stages = [stage for stage in inner if isinstance(stage, EncoderReranker | LocalReranker)]
-    # A checkpoint of the user's is named like a model: it may lie in the folder too.
+    # A user's checkpoint is named like a model and may also be in the folder.
     parts = [part for system in systems.values() for part in system.first.walk()]
     parts = [part for part in parts if isinstance(part.retriever, Dense) and not part.unsupported]
     dense = [part.retriever.model for part in parts]
@@ -88,7 +88,7 @@ def test_every_model_of_the_shipped_systems_is_taken_from_the_folder(
             result = apply_stage(stage, CLAIMS, SOURCES, FIRST, device="cpu")
             assert not result.failures and len(result.run.sources("c")) == 3, stage.model
     assert asked_names == []
-    # Without the folder the hub would be asked for all of them.
+    # Without the folder, all of them would be requested from the hub.
     for model in dense[:1]:
         with refused(UserError, model.name):
             resolve(model, "cpu")
@@ -107,7 +107,7 @@ def test_what_the_folder_stands_for(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert (model_config.name, model_config.revision) == (path, None)
         assert model_config.allow_bin == (path, "org/base") and model_config.allow_remote_code == ()
         assert model_config.pooling == "cls" and checkpoint_folder("org/net") == Path(path)
-        # A folder that is named itself is that folder, what is not there is left as it is.
+        # The name of an existing folder stays, and so does the name of an absent model.
         own = tmp_path / "mine" / "net"
         own.mkdir(parents=True)
         assert local_name(str(own)) == str(own) and local_name("org/other") == "org/other"

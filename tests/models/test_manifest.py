@@ -1,4 +1,4 @@
-"""manifest.json: everything comes back, and what cannot be is refused in one line."""
+"""manifest.json: it round-trips, and wrong values are refused in one line."""
 
 import json
 from dataclasses import asdict
@@ -10,7 +10,7 @@ from claim2source.models import Base, DataRecord, EncoderSettings, Manifest, Tem
 from claim2source.text import Rendering
 from tests.refusals import refused
 
-# Nothing here is a default: a field that is dropped on the way shows.
+# Nothing here is a default, so that a dropped field is noticed.
 WHOLE = Manifest(
     base=Base("org/model", "abc123", "f" * 64),
     weights=Weights("lora", "e" * 64, 0.5),

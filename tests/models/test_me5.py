@@ -18,7 +18,7 @@ TEXTS = [
     "Les boissons sucrées font grossir les enfants, à l'école comme à la maison",
     "A randomised trial of face masks in 3,000 adults. " * 20,
 ]
-# What a normaliser gets wrong: spaces, line ends, wide and joined letters, no letters at all.
+# Hard for a normaliser: spaces, line ends, wide and joined letters, no letters at all.
 ODD = [
     "",
     "  two  spaces ",
@@ -50,7 +50,7 @@ def test_it_is_the_engines_model_to_the_digits_that_the_engine_keeps(unpacked: R
         assert counts == [engine.token_count(text, is_query=is_query) for text in TEXTS + ODD]
     assert encoder.settings == EncoderSettings("mean", True, 512, Template("query: ", "passage: "))
     assert encoder.parameters == 117_653_760
-    # A special token's name in a post is letters.
+    # The name of a special token in a post is plain letters.
     (text,) = encoder.tokenize(["<s> a </s> b <mask>"], "claim")
     assert not set(text.ids[1:-1]) & set(encoder.tokenizer.all_special_ids)
 
@@ -63,7 +63,7 @@ def test_it_is_named_as_what_it_is_and_found_by_the_originals_name(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     assert (unpacked.base.name, unpacked.base.sha256) == (me5.NAME, me5.WEIGHTS_SHA256)
-    # The hub's name says which copy is used.
+    # The log names the copy that replaces the hub's model.
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with caplog.at_level(logging.WARNING):
         files = hub.base_files(ModelConfig(me5.ORIGINAL))
@@ -97,7 +97,7 @@ def test_a_damaged_copy_is_refused(
 def test_the_hubs_own_goes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save_tiny: Any
 ) -> None:
-    """Were it in the hub's cache, no copy would be asked for."""
+    """If it is in the hub's cache, no copy is used."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     folder = tmp_path / f"models--{me5.ORIGINAL.replace('/', '--')}"
     save_tiny(folder / "snapshots" / ("1" * 40))

@@ -53,7 +53,7 @@ class Loud(modules.Transformer):
 
 @pytest.fixture
 def folder(tmp_path: Path, tiny_folder: Path) -> Path:
-    """A folder whose pooling is a class of the author's own: largest values, and the first token."""
+    """A folder with the author's own pooling class: largest values, and the first token."""
     model = declare(Path(shutil.copytree(tiny_folder, tmp_path / "own")))
     (model / "custom_pool.py").write_text(CODE.format(ran=str(tmp_path / "ran")))
     return set_type(model, 1, "custom_pool.Pooling")
@@ -95,7 +95,7 @@ def test_a_class_that_is_allowed_computes_what_sentence_transformers_does(folder
     ours = resolved.encoder.encode(TEXTS, "claim")[0]
     assert resolved.encoder.dimensions == ours.shape[1] == 32
     assert np.abs(ours - expected.encode(TEXTS)).max() < 1e-5
-    # Other code, other vectors: nothing is read from the store that the old code made.
+    # Other code makes other vectors, so stored vectors of the old code are not used.
     key = resolved.encoder.key()
     (folder / "custom_pool.py").write_text((folder / "custom_pool.py").read_text() + "\n")
     assert resolve(allowed(folder), "cpu").encoder.key() != key

@@ -92,7 +92,7 @@ def test_queries_and_documents_have_their_prompts(
         # Written by version 5 or newer, both sides have a prompt of their own, an empty one.
         ({"sts": "a b : "}, "sts", False, "encode_query", "encode_document"),
         ({"sts": "a b : "}, "sts", True, "encode", "encode"),
-        # A default prompt of queries is not given to documents.
+        # A default prompt of queries is not used for documents.
         ({"query": "query : "}, "query", True, "encode", "encode_document"),
     ],
 )

@@ -44,7 +44,7 @@ def test_encoding_sources_by_the_base_leaves_the_tuned_model_in_its_mode(base, t
     encoder.model.train(training)
     encoder.encode(TEXTS, "source")
     assert {module.training for module in encoder.model.modules()} == {training}
-    # And the wrapper asked by itself: dropout where it is wanted, none where it is not.
+    # The wrapper reports the same mode: dropout only in training.
     assert encoder.source_encoder.model.training is training
     assert np.array_equal(vectors(encoder), expected)
 
@@ -64,7 +64,7 @@ def test_a_checkpoint_gives_the_vectors_it_had_in_memory(base, tmp_path, kind):
     assert resolved.encoder.settings.template == TEMPLATE
     assert resolved.rendering == RENDERING
     assert resolved.base.sha256 == base_hash
-    # What training stored is found again by who loads the checkpoint.
+    # Vectors stored in training are found after loading the checkpoint.
     assert resolved.encoder.key() == encoder.key()
     assert not resolved.encoder.model.training
 
@@ -185,7 +185,7 @@ def test_a_short_name_is_the_packaged_model_and_a_mistyped_one_is_suggested(
     for name in ("tinny", "other/tiny"):
         with refused(UserError, f"model '{name}': ", "did you mean org/tiny?"):
             resolve(config(name))
-    # A folder of that name is meant before.
+    # A folder of that name has priority.
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny").symlink_to(packaged)
     assert resolve(config("tiny")).base.name == str(packaged.resolve())

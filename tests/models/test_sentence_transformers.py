@@ -1,4 +1,4 @@
-"""Settings of a sentence-transformers folder: the vectors are those that it gives itself."""
+"""Settings of a sentence-transformers folder: the vectors equal the library's."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_case_is_lowered_before_a_cased_tokenizer_reads(cased: Path, tmp_path: P
     assert np.abs(vectors - theirs(cased))[WITH_TOKENS].max() < 1e-5
     lowered = encoder.encode([TEXTS[0].lower()], "claim")[0][0]
     assert np.abs(lowered - vectors[0]).max() < 1e-5
-    # The store tells apart what a version that ignored it has written.
+    # The store separates vectors of a version that ignored it.
     store = Store(tmp_path / "store")
     declare(cased)
     base_encoder = resolve(ModelConfig(str(cased)), "cpu").encoder
@@ -95,7 +95,7 @@ def test_an_end_that_only_the_tokenizers_config_asks_for_is_appended(tmp_path: P
     assert np.array_equal(encoder.encode(TEXTS, "claim")[0], expected)
     assert all(tokens.ids[-1] == 2 for tokens in encoder.tokenize(TEXTS, "claim"))
     assert max(len(tokens.ids) for tokens in encoder.tokenize(TEXTS, "claim")) == 24
-    # A first token cannot be put there: that is said.
+    # A first token cannot be added, which is an error.
     change_json(folder / "tokenizer.json", post_processor=None)
     with refused(InputError, "tokenizer_config.json: add_bos_token: "):
         ours(folder)
@@ -117,7 +117,7 @@ def test_the_smaller_of_two_lengths_is_taken(
     assert resolve(ModelConfig(str(cased)), "cpu").encoder.settings.max_length == expected
     if (sbert["max_seq_length"] or 0) < 64:
         assert np.abs(ours(cased) - theirs(cased))[WITH_TOKENS].max() < 1e-5
-    # What a user writes is not changed without a word.
+    # A user's value is not changed silently.
     with refused(ConfigError, "model.max_length: 65 ", "64"):
         ours(cased, max_length=65)
 

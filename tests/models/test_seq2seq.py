@@ -1,4 +1,4 @@
-"""Encoder-decoder models translate in batches of like length, in order, and say what they cut."""
+"""Encoder-decoder models translate in batches of like length, in order, and report cuts."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_model_of_many_languages_is_told_both(tiny_t5: Path) -> None:
     model = Seq2Seq(Seq2SeqConfig(str(tiny_t5), device="cpu"), "de")
 
     class Many:
-        """What NLLB's tokenizer (M2M100's with __en__) has more than others."""
+        """Extra attributes of NLLB's tokenizer (M2M100's has __en__)."""
 
         src_lang = "eng_Latn"
 

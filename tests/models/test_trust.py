@@ -1,4 +1,4 @@
-"""Models with code of their own, and weights that only pickle reads: by name or not at all."""
+"""Models with their own code, and pickled weights: loaded only if they are named."""
 
 import json
 import pickle
@@ -55,7 +55,7 @@ def base(tmp_path, tiny_folder):
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """Put a folder into a cache of the hub's, as a snapshot; nothing is asked of a network."""
+    """Put a folder into a cache of the hub as a snapshot; no network is used."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
 
     def add_model(folder, name=NAME):
@@ -208,7 +208,7 @@ def test_bin_weights_are_not_read_by_themselves(base, hub, tmp_path):
     line = [f"model.allow_bin: [{NAME}] and model.revision: its full commit"]
     refused(config(NAME, revision=COMMIT), tmp_path, line, InputError)
     refused(config(NAME, revision=COMMIT, allow_bin=("org/other",)), tmp_path, line, InputError)
-    # One permission is not the other.
+    # One permission does not imply the other.
     refused(config(NAME, revision=COMMIT, allow_remote_code=(NAME,)), tmp_path, line, InputError)
     pin = ["model.revision", "40 hex digits", "allow_bin"]
     refused(config(NAME, allow_bin=(NAME,)), tmp_path, pin, ConfigError)
