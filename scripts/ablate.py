@@ -2,10 +2,10 @@
 
 python scripts/ablate.py [--tables ct25 demo retention] [--rows NAME ...] [--out DIR]
 
-The tables stand in scripts/ablate.yaml. A row is one run of train/finetune.py, of at most 12
+The tables are defined in scripts/ablate.yaml. A row is one run of train/finetune.py, of at most 12
 minutes on two CPU cores. Finished rows are not run again and a stopped row resumes, so that a table
-can be made in several calls; a row whose settings have changed starts again. The table shows rows
-not yet run with the words that run them.
+can be made in several calls; a row whose settings have changed starts again. For a row that has not
+run yet, the table shows the command that runs it.
 """
 
 from __future__ import annotations
@@ -88,15 +88,13 @@ class AblateConfig(Settings):
 
     Args:
         out: folder for runs and tables.
-        seed: of every run.
+        seed: seed of every run.
     """
 
     out: Path = Path("checkpoints/ablate")
     seed: Seed = 42
     tables: list[str] | None = list_field(help="make only these tables")
-    rows: list[str] | None = list_field(
-        help="run these rows only; finished trainings are shown too"
-    )
+    rows: list[str] | None = list_field(help="run only these rows; finished ones are shown too")
 
     def check(self) -> None:
         names = self.tables or list(TABLES)
@@ -108,7 +106,7 @@ class AblateConfig(Settings):
 
 
 class Outcome(NamedTuple):
-    """Row's scores by target; `val` is the chosen checkpoint's on val, `note` names it."""
+    """Row's scores by target; `val` is the chosen checkpoint's score on val, `note` names it."""
 
     val: float | None
     note: str
@@ -145,7 +143,7 @@ class Ablation:
         return words
 
     def training_report(self, row: str) -> TrainingReport | None:
-        """Read a row's training; train or resume it first if it is selected, None otherwise."""
+        """Return a row's training report, after training if the row is selected; None otherwise."""
         folder = self.folder(row)
         words = self.arguments(row)
         rows = self.config.rows
@@ -155,7 +153,7 @@ class Ablation:
             if rows is not None and row not in rows:
                 return None
             print(f"== {self.name}, {row}: {self.table.rows[row].what}", flush=True)
-            # A run with other settings is not this row: it starts again.
+            # A run with other settings is not this row's: start again.
             if begun:
                 how = ["--resume"]
             else:
@@ -166,7 +164,7 @@ class Ablation:
         return Report.read(folder).training
 
     def run(self, row: str) -> Outcome | None:
-        """Score a row, after its training; None if that is not selected."""
+        """Score a row after its training; None if the row is not selected."""
         own = self.table.rows[row]
         settings = self.table.of(row)
         val = None
@@ -183,7 +181,7 @@ class Ablation:
         elif self.config.rows is not None and row not in self.config.rows:
             return None
         elif own.against is None:
-            model = resolve(ModelConfig(name=str(settings["model.name"])))  # read whole, as step 0
+            model = resolve(ModelConfig(name=str(settings["model.name"])))  # uncut, like step 0
         elif self.training_report(own.against) is None:
             return None
         else:
@@ -247,7 +245,7 @@ class Ablation:
 
 
 def resumable(config: FinetuneConfig) -> bool:
-    """Whether `config.out` holds a run that was begun with these settings."""
+    """Whether `config.out` has a run that began with these settings."""
     if not is_run(config.out):
         return False
     try:
@@ -258,13 +256,13 @@ def resumable(config: FinetuneConfig) -> bool:
 
 
 def difference(ours: Scores, theirs: Scores, groups: np.ndarray) -> str:
-    """Test a row against another, over all claims: difference and p."""
+    """Test a row against another over all claims: difference and p."""
     test = paired_randomisation(ours[METRIC], theirs[METRIC], groups)
     return f"{test.difference:+.4f} ({test.p_value:.3f})"
 
 
 def ablate(config: AblateConfig) -> str:
-    """Run the wanted rows that are missing, write the tables as Markdown, return them as text."""
+    """Run the selected rows that are missing, write the tables as Markdown, return them as text."""
     texts = []
     for name in config.tables or TABLES:
         ablation = Ablation(config, name)

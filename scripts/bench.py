@@ -1,9 +1,9 @@
-"""Measure one case, beside a peer if there is one: `python scripts/bench.py CASE`.
+"""Measure one case, compared with a peer if there is one: `python scripts/bench.py CASE`.
 
-Both sides take turns, and `ratio` is the median of the peer's time divided by ours over the
-repeats: above 1, ours is faster. The last line is JSON, with `ratio` first, its `spread` (lowest
-and highest), the settings, the versions and the machine's load. `bench.py CASE --help` explains a
-case and its keys.
+Both sides run in turn. `ratio` is the median over the repeats of the peer's time divided by ours:
+above 1, ours is faster. The last line is JSON, with `ratio` first, its `spread` (lowest and
+highest), the settings, the versions and the machine's load. `bench.py CASE --help` explains a case
+and its keys.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def read_options(argv: Sequence[str] | None) -> tuple[Any, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure the case, print it as JSON: to be read, and in one line."""
+    """Measure the case and print it as JSON, indented and in one line."""
     module, config = read_options(argv)
     measured = module.run(config) | {"settings": as_plain(config)}
     measured["load_average"] = [round(load, 2) for load in os.getloadavg()]

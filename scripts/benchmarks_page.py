@@ -1,7 +1,7 @@
 """Write the page of results: `python scripts/benchmarks_page.py --results DIR --out FILE.md`.
 
-Figures are JSON files of the folder, such as an evaluation's `report.json` under another name; the
-words are its `benchmarks.yaml`. Words without their figures are refused, by name.
+Figures are JSON files in the folder, such as an evaluation's `report.json` under another name; the
+texts are in its `benchmarks.yaml`. A text whose figures are missing is an error that names them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class BenchmarksConfig(Settings):
     """Settings of `scripts/benchmarks_page.py`.
 
     Args:
-        results: folder of the figures and words.
+        results: folder of the figures and texts.
         out: Markdown file to write.
     """
 
@@ -72,7 +72,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Difference:
-    """Paired test of two systems; `p` is a text, as older tables rounded it."""
+    """Paired test of two systems; `p` is a text, because older tables rounded it."""
 
     system: str
     baseline: str
@@ -88,7 +88,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Figures(Strict):
-    """Figures that no report has any more, and if they stood (`source`)."""
+    """Figures that are no longer in a report, and their `source`."""
 
     source: str
     rows: Mapping[str, Figure] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Figures(Strict):
 
 @dataclass(frozen=True)
 class ResultSet(Strict):
-    """Show rows of one file of figures, label -> its name there, with date and command."""
+    """Show rows of a file of figures, label -> name in the file, with date and command."""
 
     set: str
     figures: str
@@ -109,7 +109,7 @@ class ResultSet(Strict):
 
 @dataclass(frozen=True)
 class Finding(Strict):
-    """State a finding in Markdown; `tests` are its (file of figures, system, baseline)."""
+    """State a finding in Markdown; `tests` are tuples (file of figures, system, baseline)."""
 
     text: str
     tests: tuple[tuple[str, str, str], ...] = ()
@@ -117,7 +117,7 @@ class Finding(Strict):
 
 @dataclass(frozen=True)
 class Words(Strict):
-    """Words of the page."""
+    """Texts of the page."""
 
     introduction: str
     sets: tuple[ResultSet, ...]
@@ -128,18 +128,18 @@ class Words(Strict):
 
 @dataclass(frozen=True)
 class Benchmarks:
-    """Read a folder of results; its figures are read at first use."""
+    """Page of a folder of results; its figures are read at first use."""
 
     folder: Path
 
     @cached_property
     def words(self) -> Words:
-        """Read the words. Raises `InputError` naming the key that is wrong."""
+        """Read the texts. Raises `InputError` with the key that is wrong."""
         path = self.folder / WORDS
         return validated(Words, json.dumps(read_yaml(path), default=str), path)
 
     def figures(self, name: str, metric: str = MAIN_METRIC) -> Figures:
-        """Read `NAME.json`, an evaluation's report or figures of their own."""
+        """Read `NAME.json`, an evaluation's report or a file of figures."""
         path = self.folder / f"{name}.json"
         raw = read_json(path)
         if isinstance(raw, dict) and "systems" in raw:
@@ -147,7 +147,7 @@ class Benchmarks:
         return validated(Figures, json.dumps(raw), path)
 
     def page(self) -> str:
-        """Write the page in Markdown. Raises `InputError` for words without their figures."""
+        """Write the page in Markdown. Raises `InputError` for a text without its figures."""
         words = self.words
         parts: list[Part] = [TITLE, words.introduction.strip(), *self._sets()]
         parts += self._section("## Findings", words.findings)
@@ -172,7 +172,7 @@ class Benchmarks:
         return [TextTable(columns, rows, numeric=numeric), block]
 
     def _set_rows(self, part: ResultSet, number: str) -> list[list[Cell]]:
-        """List the rows of a set; its name stands in the first one."""
+        """List the rows of a set; the first one has its name."""
         name = part.set
         if part.metric != MAIN_METRIC:
             name = f"{part.set}, {part.metric}"
@@ -201,7 +201,7 @@ class Benchmarks:
         file: str,
     ) -> Figure:
         if name not in rows:
-            reason = f"has no row {name!r}; {did_you_mean(name, rows)}there are: {', '.join(rows)}"
+            reason = f"has no row {name!r}; {did_you_mean(name, rows)}rows: {', '.join(rows)}"
             raise InputError(self.folder / f"{file}.json", reason=reason)
         return rows[name]
 
@@ -229,7 +229,7 @@ def _report_figures(report: Report, metric: str) -> Figures:
 
 
 def _differences(report: Report) -> tuple[Difference, ...]:
-    """List the tests of a report; of several averages the macro average's are shown."""
+    """List the tests of a report; of several averages only the macro average's."""
     tests: dict[tuple[str, str], Difference] = {}
     for average in ("micro", MACRO):
         for family in report.tests:

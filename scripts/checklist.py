@@ -1,7 +1,7 @@
 """Write CLEF's and the ACM's checklists: `python scripts/checklist.py --reports DIR --out FILE`.
 
 Working notes and the ACM ask how results were made: data, prompts, seeds, decoding, hardware,
-software, costs. The answers come from reports alone; what these do not say is "not recorded".
+software, costs. All answers come from reports; what these lack is "not recorded".
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from claim2source.evaluation.reports import named_reports
 PROGRAM = "scripts/checklist.py"
 TITLE = "# Reproducibility checklist"
 NOT_RECORDED = "not recorded"
-# What both ask for, and no report has.
+# Questions of both checklists that no report answers.
 _UNRECORDED_ITEMS = (
     *("licence of the data and how to get them", "the evaluation's command and settings"),
     *("hashes of pretrained weights", "price in money", "energy"),
 )
-# Names of re-ranking stages; first stages ask no language model.
+# Names of re-ranking stages; first stages do not call a language model.
 _LATER = ("rerank ", "verify ")
 # Claim forms with a translation.
 _TRANSLATED = ("translated", "bilingual", "paired")
-# `thinking` is what was sent; `replies` and `reasoned` count replies, and those with reasoning.
+# `thinking` is the setting in requests; `replies` and `reasoned` count replies (with reasoning).
 _DECODING = (
     *("model", "temperature", "top_p", "max_tokens", "seed", "thinking", "replies", "reasoned"),
 )
@@ -59,7 +59,7 @@ class ChecklistConfig(Settings):
     """
 
     out: Path
-    reports: list[Path] = list_field((), help="folders that an evaluation or a training wrote")
+    reports: list[Path] = list_field((), help="folders of evaluations or training runs")
 
     def check(self) -> None:
         require(bool(self.reports), "reports", self.reports, "one or more folders")
@@ -74,9 +74,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 class _Section(NamedTuple):
-    """Define a table: a report's rows, none if it does not apply, for which `none` says why.
+    """Define a table: a report's rows; `none` is the sentence for a table without rows.
 
-    A cell of None is what the report does not say; the first `labels` columns say what a row is of.
+    A cell is None if the report lacks it; the first `labels` columns label a row.
     """
 
     title: str
@@ -96,7 +96,7 @@ def checklist(reports: Mapping[str, Report]) -> str:
         tables += [f"## {section.title}", _section_part(section, rows)]
     answers += [[item, NOT_RECORDED] for item in _UNRECORDED_ITEMS]
     plural = "s" if len(reports) > 1 else ""
-    origin = f"Read from {len(reports)} report{plural} alone: {', '.join(reports)}."
+    origin = f"All answers come from {len(reports)} report{plural}: {', '.join(reports)}."
     parts: list[Part] = [TITLE, origin, TextTable(["what", "answer"], answers), *tables]
     notes = set()
     for report in reports.values():
@@ -108,7 +108,7 @@ def checklist(reports: Mapping[str, Report]) -> str:
 
 
 def _section_part(section: _Section, rows: Mapping[str, Sequence[Row]]) -> Part:
-    """Tabulate a section's rows, of several reports with their names; a sentence without rows."""
+    """Tabulate a section's rows, with the names of several reports; a sentence without rows."""
     columns = section.columns.split("|")
     has_several = len(rows) > 1
     if has_several:
@@ -124,7 +124,7 @@ def _section_part(section: _Section, rows: Mapping[str, Sequence[Row]]) -> Part:
 
 
 def _written(cell: Cell) -> Cell:
-    """Return a cell for a page of Markdown, with names escaped."""
+    """Return a cell for a Markdown page, with names escaped."""
     recorded = _recorded(cell)
     if isinstance(recorded, str):
         return markdown_text(recorded)
@@ -138,7 +138,7 @@ def _recorded(cell: Cell) -> Cell:
 
 
 def _answer(section: _Section, rows: Mapping[str, Sequence[Row]]) -> str:
-    """Answer a question: recorded by all reports, by some, in part, or not at all."""
+    """Answer a question: recorded in all reports, in some, in part, or not at all."""
     values: dict[str, list[Cell]] = {}
     for name, own in rows.items():
         if own:
@@ -149,14 +149,14 @@ def _answer(section: _Section, rows: Mapping[str, Sequence[Row]]) -> str:
     if len(silent) == len(values):
         return NOT_RECORDED
     if silent:
-        return f"recorded, but not by {', '.join(silent)}"
+        return f"recorded, but not in {', '.join(silent)}"
     if any(NOT_RECORDED in cells for cells in values.values()):
         return "recorded in part"
     return "recorded"
 
 
 def _answers(rows: Sequence[Row], labels: int) -> list[Cell]:
-    """List the cells of rows behind their labels."""
+    """List the cells of rows after their labels."""
     cells = []
     for row in rows:
         cells += [_recorded(cell) for cell in row[labels:]]
@@ -203,7 +203,7 @@ def _prompts(report: Report) -> list[Row]:
 
 
 def _unrecorded(report: Report, columns: int) -> list[Row]:
-    """List stages and texts that may come of a language model whose settings no report holds."""
+    """List stages and texts that may come from a language model with unrecorded settings."""
     return [[*entry, *[None] * columns] for entry in _unrecorded_names(report)]
 
 
@@ -262,7 +262,7 @@ def _seeds(report: Report) -> list[Row]:
 
 
 def _training_seeds(training: TrainingReport) -> dict[str, Any]:
-    """List a training's seeds by setting; `training` has none if no setting is one."""
+    """List a training run's seeds by setting; `training` is None without any."""
     seeds: dict[str, Any] = {}
     for key, value in _flat(training.settings).items():
         if key.endswith("seed"):
@@ -345,7 +345,7 @@ def _text(settings: Mapping[str, Any]) -> str:
     return "; ".join(f"{key} {_setting_text(value)}" for key, value in _flat(settings).items())
 
 
-_NO_LLM = "No stage asks a language model, and none made a text."
+_NO_LLM = "No stage calls a language model, and none made a text."
 _COST = "|".join(COST_COLUMNS)
 _OF_LLM = "|".join(("system", "stage", *_DECODING))
 _SECTIONS = (
@@ -357,7 +357,7 @@ _SECTIONS = (
     _Section("Training", 1, "setting|value", _training, "Nothing was trained here."),
     _Section(
         *("Settings that were chosen", 2, "system|what|chosen|rule|compared|on", _choices),
-        "None was chosen.",
+        "Nothing was chosen.",
     ),
     _Section("Statistics", 1, "what|average|by|correction|draws", _statistics),
     _Section("Cost", 2, f"system|stage|{_COST}", _costs, "No system."),

@@ -1,11 +1,11 @@
-"""Fit the verdict for indexes without claims to posts of five collections, and measure it.
+"""Fit the verdict for indexes without claims on posts of five collections, and measure it.
 
 python scripts/fit_shared_verdict.py --work DIR [--out FILE]
 
 The collections are the demo and four folders of CLAIM2SOURCE_DATA. A part of each is indexed
-below --work, which a later call uses again. A model is fitted to all but one collection and
-measured on that one, for each; what ships is fitted to all. --out writes those encoders for which
-every collection is judged well.
+below --work, and a later call reuses these indexes. For every collection a model is fitted on the
+others and measured on it; the shipped model is fitted on all. --out writes only encoders whose
+verdict is good on every collection.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ from claim2source.text import Rendering
 
 Drawn = TypeVar("Drawn")
 PROGRAM = "scripts/fit_shared_verdict.py"
-# Of a collection: posts that are asked, and posts of others.
+# Posts of a collection, and posts of other ones.
 POSTS, OTHERS = 300, 120
 DESIGN = Design((LEXICAL, DENSE), shape=True)
 PENALTY = 3.0
-# Probability from which a paper counts as found, and the share of posts about other things or
-# without their papers that may reach it.
+# Probability from which a paper counts as found, and the largest share of posts about other things
+# or without their papers that may reach it.
 SURE, MOST_WRONG = 0.9, 0.01
-# What a tenth may differ by, and how many must be good for an encoder to ship.
+# Largest difference of a tenth, and how many tenths must be good for an encoder to ship.
 GAP, GOOD = 0.1, 8
 SEED = 13
 
 
 @dataclass(frozen=True)
 class Collection:
-    """Data set: papers and gold papers of train and dev that are indexed.
+    """Data set whose papers, and gold papers of train and dev, are indexed.
 
     `others` name the collections whose posts are about other things.
     """
@@ -86,19 +86,19 @@ COLLECTIONS = (
     Collection("papertweets", 600, 220, 100, ("demo", "ct25", "preprints", "tweets-factchecks")),
     Collection("tweets-factchecks", 1500, 350, 100, ("demo", "preprints", "papertweets")),
 )
-# Encoders that may ship, and the languages of posts: one of English reads translations.
+# Encoders that may ship, and the languages of posts: an English one gets translations.
 ENCODERS = {MULTILINGUAL: ("en", "de", "fr"), ModelConfig().name: ("en",)}
 
 
 @dataclass(frozen=True)
 class FitConfig(Settings):
-    """Settings.
+    """Settings of `scripts/fit_shared_verdict.py`.
 
     Args:
-        work: folder of the indexes, and of the store of vectors.
+        work: folder of the indexes and of the store of vectors.
         out: JSON file to write.
         encoders: encoders to measure; none: all.
-        split: posts that the left-out collections are measured on, after a fit to train.
+        split: split of the posts to measure left-out collections on; models are fitted on train.
     """
 
     work: Path
@@ -109,7 +109,7 @@ class FitConfig(Settings):
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """Index's answers to the posts of one collection, half of them without their papers."""
+    """Answers of an index to the posts of one collection, half of them without their papers."""
 
     collection: Collection
     questions: Questions
@@ -154,7 +154,7 @@ def load_collections(split: str) -> dict[str, Dataset]:
 
 
 def ask_all(config: FitConfig, encoder: str, datasets: Mapping[str, Dataset]) -> dict[str, Asked]:
-    """Ask the indexes of all collections, which are made first if they are not there."""
+    """Search the indexes of all collections; make missing ones first."""
     asked = {}
     for collection in COLLECTIONS:
         engine = open_collection(config.work, encoder, collection)
@@ -164,7 +164,7 @@ def ask_all(config: FitConfig, encoder: str, datasets: Mapping[str, Dataset]) ->
 
 
 def open_collection(work: Path, encoder: str, collection: Collection) -> Engine:
-    """Open the index of a collection's part; make it if it is not there."""
+    """Open the index of a collection's part; make it if it is missing."""
     location = work / f"{encoder.replace('/', '-')}-{collection.name}"
     if is_engine(location):
         return open_index(location)
@@ -182,7 +182,7 @@ def open_collection(work: Path, encoder: str, collection: Collection) -> Engine:
 
 
 def part_of(collection: Collection) -> list[Source]:
-    """Draw gold papers of train and of dev, and papers that are gold for no post."""
+    """Draw gold papers of train and of dev, and papers that are not a gold of any post."""
     rng = np.random.default_rng(SEED)
     train, dev = load(collection.name, "train"), load(collection.name, "dev")
     kept = set(drawn(sorted(train.golds), collection.train, rng))
@@ -194,7 +194,7 @@ def part_of(collection: Collection) -> list[Source]:
 
 
 def drawn(values: Sequence[Drawn], count: int, rng: np.random.Generator) -> list[Drawn]:
-    """Draw some of the values, in their order."""
+    """Draw some of the values and keep their order."""
     if len(values) <= count:
         return list(values)
     rows = rng.choice(len(values), max(0, count), replace=False)
@@ -202,7 +202,7 @@ def drawn(values: Sequence[Drawn], count: int, rng: np.random.Generator) -> list
 
 
 def ask(engine: Engine, collection: Collection, datasets: Mapping[str, Dataset]) -> Asked:
-    """Ask an index posts whose papers it has, with and without these, and posts of others."""
+    """Search an index for its own posts, with and without their papers, and for other posts."""
     rng = np.random.default_rng(SEED)
     dataset = datasets[collection.name]
     indexed = engine.stamps(sorted(dataset.golds))
@@ -218,9 +218,9 @@ def ask(engine: Engine, collection: Collection, datasets: Mapping[str, Dataset])
 
 
 def readable(engine: Engine, claims: Sequence[Claim]) -> list[Claim]:
-    """Give the posts as they are asked: those that the encoder reads.
+    """Return the posts in languages that the encoder supports.
 
-    An encoder of English reads the translations of the data set in place of a translator's.
+    An English encoder gets the data set's translations, which replace a translator's.
     """
     model = engine.manifest.model
     if model is not None and model.name in ENGLISH:
@@ -229,7 +229,7 @@ def readable(engine: Engine, claims: Sequence[Claim]) -> list[Claim]:
 
 
 def fit_all(asked: Sequence[Asked]) -> AbstainModel:
-    """Fit a model to the answers about collections; a post without its paper counts as absent."""
+    """Fit a model on the answers for collections; a post without its paper counts as absent."""
     features, present = [], []
     for part in asked:
         judged = np.isfinite(part.features).all(axis=1)
@@ -240,7 +240,7 @@ def fit_all(asked: Sequence[Asked]) -> AbstainModel:
 
 
 def measure(name: str, asked: Mapping[str, Asked], tested: Mapping[str, Asked]) -> LeftOut:
-    """Measure a collection by the model that is fitted to the other ones."""
+    """Measure the model that was fitted on the other collections on this one."""
     others = [part for key, part in asked.items() if key != name]
     model = fit_all(others)
     part = tested[name]
@@ -262,7 +262,7 @@ def measure(name: str, asked: Mapping[str, Asked], tested: Mapping[str, Asked]) 
 
 
 def is_close(tenth: Tenth) -> bool:
-    """Whether a tenth is within `GAP` of how often the paper was there, or its interval is."""
+    """Whether a tenth is within `GAP` of the share of posts with a paper, or in its interval."""
     if not tenth.answers or abs(tenth.here / tenth.answers - tenth.share) <= GAP:
         return True
     low, high = interval(tenth)
@@ -270,20 +270,20 @@ def is_close(tenth: Tenth) -> bool:
 
 
 def interval(tenth: Tenth) -> tuple[float, float]:
-    """Return the 95 % interval (Clopper and Pearson's) of how often the paper was there."""
+    """Return the 95 % interval (Clopper and Pearson's) of the share of posts with a paper."""
     bounds = stats.binomtest(tenth.here, tenth.answers).proportion_ci()
     return float(bounds.low), float(bounds.high)
 
 
 def is_good(collection: LeftOut) -> bool:
-    """Whether a collection is judged well enough."""
+    """Whether the verdict on a collection is good enough."""
     return collection.good >= GOOD and collection.wrong <= MOST_WRONG
 
 
 def to_ship(
     config: FitConfig, encoder: str, asked: Mapping[str, Asked], left_out: Sequence[LeftOut]
 ) -> SharedModel:
-    """Fit the model to all collections; its tenths are those of the collections left out."""
+    """Fit the model on all collections; its tenths are those of the left-out collections."""
     parts = list(asked.values())
     posts = sum(part.posts for part in parts)
     names = ", ".join(asked)
@@ -310,7 +310,7 @@ def summed(parts: Sequence[Sequence[Tenth]]) -> tuple[Tenth, ...]:
 
 
 def collection_table(collections: Sequence[LeftOut]) -> TextTable:
-    """Tabulate collections, each judged by a fit to the others."""
+    """Tabulate collections, each measured with a fit on the others."""
     rows: list[list[Cell]] = []
     for one in collections:
         rows.append([one.name, one.papers, one.posts, one.good, one.wrong, one.found])

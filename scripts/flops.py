@@ -45,7 +45,7 @@ class ModelShape:
 
     @classmethod
     def planned(cls, model: torch.nn.Module, recipe: RetrieverRecipe) -> ModelShape:
-        """Read the shape that a model without adapters has once the recipe has given it some."""
+        """Read the shape of a model with the adapters that the recipe will add."""
         return replace(cls.of(model), adapters=adapter_weights(model, recipe))
 
     def forward(self, lengths: Sequence[int]) -> float:

@@ -1,9 +1,10 @@
-"""Run programs on spoilt inputs: `python scripts/fuzz.py --examples 3000 --seed 1`.
+"""Run programs on damaged inputs: `python scripts/fuzz.py --examples 3000 --seed 1`.
 
-Every case is a command over valid inputs of which some are spoilt. It must end with exit code 0, or
-2 and short printable lines, in time, with no input changed and nothing half-written. The first case
-of each way to fail is printed and written to a folder, if `running.json` is the case that the
-process died in. `--case FILE` runs one again. Needs the extra `dev`.
+Every case is a command over valid inputs, some of which are damaged. It must end in time with exit
+code 0, or with 2 and short printable lines, must not change an input, and must leave nothing
+half-written. The first case of each kind of failure is printed and written to a folder, where
+`running.json` is the case in which the process died. `--case FILE` runs one again. Needs the extra
+`dev`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-# Before anything imports torch or tokenizers: both read these once.
+# Before torch or tokenizers are imported: both read these only once.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
 
@@ -36,17 +37,17 @@ class Config(Settings):
     """Settings of `scripts/fuzz.py`.
 
     Args:
-        examples: cases to run.
-        seed: decides which cases.
+        examples: number of cases to run.
+        seed: seed of the cases.
         kept: folder of failing cases.
-        case: run this case only.
+        case: run only this case.
     """
 
     examples: Number = 3000
     seed: int = 0
     kept: Path = Path("out/fuzz")
     case: Path | None = None
-    program: list[str] | None = list_field(help="these programs only, such as score")
+    program: list[str] | None = list_field(help="run only these programs, such as score")
 
     def check(self) -> None:
         for name in self.program or ():
@@ -70,18 +71,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         rows.append([name, *(counts[name, end] for end in ends)])
     print(render([TextTable(["program", *ends], rows)]))
     if failing:
-        print(f"{len(failing)} ways to fail; the cases are in {config.kept}")
+        print(f"{len(failing)} kinds of failure; the cases are in {config.kept}")
         sys.exit(1)
 
 
 def hunt(fuzzer: Fuzzer, config: Config) -> tuple[Counter[tuple[str, str]], list[Path]]:
-    """Run cases; returns how those of each program ended, and the files of new ways to fail."""
+    """Run cases; return how those of each program ended, and the files of new kinds of failure."""
     counts: Counter[tuple[str, str]] = Counter()
     failing: dict[str, Path] = {}
     config.kept.mkdir(parents=True, exist_ok=True)
     running = config.kept / "running.json"
 
-    # The database and the health checks are for tests.
+    # Hypothesis's database and health checks are for tests.
     @seed(config.seed)
     @settings(
         max_examples=config.examples,
@@ -107,11 +108,11 @@ def hunt(fuzzer: Fuzzer, config: Config) -> tuple[Counter[tuple[str, str]], list
 
 
 def run_one(fuzzer: Fuzzer, path: Path) -> int:
-    """Run one kept case and show everything; returns the exit code."""
+    """Run one saved case and show everything; return the exit code."""
     case = Case.from_json(path.read_text(encoding="utf-8"))
     outcome = fuzzer.run(case)
     print(f"{case.to_json()}\nexit {outcome.code}\n{outcome.printed}\n{outcome.errors}")
-    print("\n".join(outcome.wrong) or "nothing is wrong")
+    print("\n".join(outcome.wrong) or "no failure")
     return int(bool(outcome.wrong))
 
 

@@ -1,9 +1,9 @@
-"""Serve a GGUF file with llama.cpp on this machine alone: `scripts/serve_llm.sh --local FILE.gguf`.
+"""Serve a GGUF file with llama.cpp, only on this machine: `scripts/serve_llm.sh --local FILE.gguf`.
 
-It runs in an environment that has `xllamacpp`, and imports nothing else. What the file holds says
-what is served: a model that chats (chat, JSON schemas, embeddings), an encoder (embeddings) or a
-re-ranker (`/v1/rerank`). When the server is ready, stdout has the flag that our programs need; the
-settings it names, and llama.cpp's log, lie in the folder of `--out`. Ctrl-C ends it.
+It runs in an environment with `xllamacpp`, and imports nothing else. The file determines the kind
+of server: a chat model (chat, JSON schemas, embeddings), an encoder (embeddings) or a re-ranker
+(`/v1/rerank`). When the server is ready, it prints the flag for our programs. The flag's file of
+settings and llama.cpp's log are in the folder of `--out`. Ctrl-C ends it.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 HOST = "127.0.0.1"
-# Of GGUF's types of values: their sizes; 8 is a text, 9 a list.
+# Sizes of GGUF's types of values; 8 is a text, 9 a list.
 _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q"}
 _FORMATS[12] = "d"
 _TEXT, _LIST = 8, 9
 _MOST_ENTRIES, _LONGEST_TEXT = 2**24, 2**26
-# Of llama.cpp's kinds of pooling.
+# Numbers of llama.cpp's kinds of pooling.
 _LAST, _RANK = 3, 4
-# Of its types of files and of values, and of flash attention's switch.
+# Numbers of its types of files and of values, and of flash attention's switch.
 _ALL_FLOAT32, _FLOAT32, _OFF = 0, 0, 0
-# Encoders embed as many tokens at once as a text has.
+# Encoders embed a whole text at once.
 _LONGEST_BATCH = 2048
-# A processor reads a long prompt for minutes.
+# A CPU takes minutes for a long prompt.
 _TIMEOUT = 900
 _PATIENCE = 60.0
 _PART = re.compile(r"-00001-of-\d{5}$")
@@ -46,12 +46,12 @@ _ERROR = re.compile(r"^\S+ E (?:\S+ )?\s*(.*)$", re.MULTILINE)
 
 
 class BadInput(Exception):
-    """Report a file, port or package with which no server starts."""
+    """Report a file, port or package that keeps the server from starting."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """What a GGUF file says of itself."""
+    """Metadata of a GGUF file."""
 
     name: str
     kind: str  # chat, embeddings or rerank
@@ -96,7 +96,7 @@ def _options() -> argparse.Namespace:
 
 
 def read_model(path: Path) -> Model:
-    """Read what a GGUF file serves. Raises `BadInput` if it is none, or cut in its head."""
+    """Read a GGUF file's metadata. Raises `BadInput` if it is not one, or its head is cut."""
     try:
         with path.open("rb") as file:
             metadata, tensors = _head(file)
@@ -118,7 +118,7 @@ def read_model(path: Path) -> Model:
 
 
 def _head(file: BinaryIO) -> tuple[dict[str, Any], list[str]]:
-    """Read the metadata but its lists, and the names of the tensors."""
+    """Read the metadata, except its lists, and the names of the tensors."""
     if file.read(4) != b"GGUF":
         raise ValueError("no GGUF")
     version, tensor_count, count = _unpack(file, "IQQ")
@@ -155,7 +155,7 @@ def _read_text(file: BinaryIO) -> str:
 
 
 def _read_value(file: BinaryIO, kind: int) -> Any:
-    """Read a value; of a list nothing is kept."""
+    """Read a value; a list is skipped."""
     if kind == _TEXT:
         return _read_text(file)
     if kind != _LIST:
@@ -174,15 +174,15 @@ def _read_value(file: BinaryIO, kind: int) -> Any:
 
 
 def require_free(port: int) -> None:
-    """Raise `BadInput` if something listens at a port of this machine."""
+    """Raise `BadInput` if a program listens on a port of this machine."""
     with socket.socket() as listener:
-        # As llama.cpp does: what a server left a moment ago is free.
+        # Like llama.cpp: a port that a server has just closed is free.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((HOST, port))
         except OSError as error:
             reason = "is taken" if error.errno == errno.EADDRINUSE else str(error.strerror)
-            raise BadInput(f"port {port} {reason}; PORT=.. names another one") from None
+            raise BadInput(f"port {port} {reason}; set PORT=.. to use another one") from None
 
 
 def serve(options: argparse.Namespace, model: Model) -> None:
@@ -213,7 +213,7 @@ def serve(options: argparse.Namespace, model: Model) -> None:
     settings = options.out / f"{model.name}.yaml"
     settings.write_text(_settings(options, model, url), encoding="utf-8")
     print(_words(model, url, settings), flush=True)
-    # In steps: a wait without an end is not interrupted everywhere.
+    # In steps, because an endless wait cannot be interrupted on every system.
     while not stopped.wait(1.0):
         pass
     del server
@@ -227,7 +227,7 @@ def _parameters(xllamacpp: Any, options: argparse.Namespace, model: Model) -> An
     parameters.port = options.port
     parameters.verbosity = 2
     parameters.ui = False
-    # Or every page that a browser opens could ask this server.
+    # Otherwise any page in a browser could send requests to this server.
     parameters.cors_origins = f"http://{HOST}:{options.port}"
     parameters.cors_origins_explicit = True
     parameters.endpoint_slots = False
@@ -239,11 +239,11 @@ def _parameters(xllamacpp: Any, options: argparse.Namespace, model: Model) -> An
     if options.threads is not None:
         parameters.cpuparams.n_threads = options.threads
         parameters.cpuparams_batch.n_threads = options.threads
-    # Neutral sampling, so that requests say all.
+    # Neutral sampling, so that only requests set the sampling.
     parameters.sampling.top_k = 0
     parameters.sampling.top_p = 1.0
     parameters.sampling.min_p = 0.0
-    # Weights in float32 are read in float32: the scores are those of other libraries.
+    # Load float32 weights in float32, so that scores equal those of other libraries.
     if model.is_float32:
         parameters.cache_type_k = parameters.cache_type_v = _FLOAT32
         parameters.flash_attn_type = _OFF
@@ -259,7 +259,7 @@ def _parameters(xllamacpp: Any, options: argparse.Namespace, model: Model) -> An
 
 
 def _reason(log: Path, error: Exception) -> str:
-    """Return the first error of llama.cpp's log, or the exception's words."""
+    """Return the first error of llama.cpp's log, or the exception's message."""
     found = _ERROR.search(log.read_text(encoding="utf-8", errors="replace"))
     return found[1] if found else str(error)
 
@@ -278,7 +278,7 @@ def _wait_until_healthy(url: str, stopped: threading.Event) -> None:
 
 
 def _settings(options: argparse.Namespace, model: Model, url: str) -> str:
-    """Write the settings of `--llm FILE`, in YAML; JSON's texts are YAML's."""
+    """Return the settings for `--llm FILE` as YAML, with strings in JSON's form."""
     values: Mapping[str, object] = {
         "model": model.name,
         "url": f"{url}/v1",
@@ -289,7 +289,7 @@ def _settings(options: argparse.Namespace, model: Model, url: str) -> str:
 
 
 def _words(model: Model, url: str, settings: Path) -> str:
-    """Say what is served, and the flag (of a re-ranker: the stage) that our programs need."""
+    """Describe the server, with the flag (for a re-ranker: the stage) for our programs."""
     if model.kind == "rerank":
         return f'{{rerank: http, dialect: rerank, url: "{url}", model: {model.name}}}'
     if model.kind == "embeddings":

@@ -1,16 +1,15 @@
-"""Estimate a run before it is paid for: tokens, FLOPs, memory and hours on a device.
+"""Estimate a run before you pay for it: tokens, FLOPs, memory and hours on a device.
 
 python scripts/plan.py --config configs/finetune/gritlm_7b.yaml --data.dataset ct26-sized
 
-With `--systems FILE` it says instead what the stages of systems will ask a language model: see
-scripts/plan_stages.py. Else it takes every key of train/finetune.py; the texts of its data set are
-counted, `ct26-sized` stands for CheckThat! 2026 as published.
-Nothing is downloaded and no weights are read: a model is its
-config.json, or one of the shapes below. Peaks are the makers' (bf16; a fifteenth of them in fp32),
-of which training is assumed to reach 51 % and encoding 60 %, as measured on an H200. Memory is
-weights, optimizer states, and what a forward pass keeps for each token of a chunk; `auto` settings
-are those that the trainer plans on the card, before it measures a chunk. FLOPs are counted, the
-rest is an estimate.
+With `--systems FILE` it estimates the language-model requests of the systems' stages instead: see
+scripts/plan_stages.py. Otherwise it accepts every key of train/finetune.py and counts the texts of
+the data set; `ct26-sized` means CheckThat! 2026 as published. Nothing is downloaded and no weights
+are read: a model is given by its config.json, or by one of the shapes below. Peaks are those of the
+makers (bf16; a fifteenth of it in fp32). Training is assumed to reach 51 % of them and encoding
+60 %, as measured on an H200. Memory is weights, optimizer states, and what a forward pass keeps for
+each token of a chunk; `auto` settings are those that the trainer plans for the card, before it
+measures a chunk. FLOPs are counted, the rest is an estimate.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from claim2source.training.memory_plan import MemoryPlan
 
 Card = Literal["h200", "h100", "a100", "l40s", "rtx4090"]
-# Dense bf16 FLOPs a second by the makers' sheets, and GiB of memory.
+# Dense bf16 FLOPs per second by the makers' data sheets, and GiB of memory.
 CARDS: Mapping[str, tuple[float, float]] = {
     "h200": (989e12, 131.0),
     "h100": (989e12, 79.6),
@@ -47,13 +46,13 @@ CARDS: Mapping[str, tuple[float, float]] = {
     "l40s": (362e12, 44.7),
     "rtx4090": (165.2e12, 23.6),
 }
-# Shares of the bf16 peak that is computed, as measured on an H200, and about fp32's.
+# Shares of the bf16 peak that are reached, as measured on an H200, and roughly for fp32.
 TRAINING = 0.51
 ENCODING = 0.60
 FP32 = 1 / 15
 COMMON = ("card", "processes", "data.dataset", "model.name", "tuning", "optimisation.batch_size")
-CHARACTERS = 4.0  # a token, about, where no tokenizer is asked
-# Models that are downloaded only to be run: transformers' config, and what is not its default.
+CHARACTERS = 4.0  # per token, roughly, without a tokenizer
+# Models that need no download here: transformers' config class, and values unlike its defaults.
 SHAPES: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "GritLM/GritLM-7B": ("MistralConfig", {}),
     "Qwen/Qwen3-Embedding-8B": (
@@ -88,8 +87,8 @@ class Sizes:
         report: claims of the reported split.
         golds: sources that are a gold of train.
         pool: all sources.
-        claim_tokens: of a claim as the config renders it, the template's left out.
-        source_tokens: of a source.
+        claim_tokens: tokens of a claim as the config renders it, without the template's.
+        source_tokens: tokens of a source.
     """
 
     claims: int
@@ -101,18 +100,19 @@ class Sizes:
 
 
 # CheckThat! 2026 as published: 14,977 English, 1,460 German and 2,807 French training claims, 4,993
-# of val, 10,000 papers. The rest is assumed: as many claims a paper as in 2025, posts of 60 tokens
-# (German and French ones twice, with their translation), papers of 420 with authors and venue.
+# of val, 10,000 papers. The rest is assumed: as many claims per paper as in 2025, posts with 60
+# tokens (German and French ones twice, with their translation), papers with 420, authors and venue
+# included.
 CT26 = Sizes(19_244, 4_993, 9_000, 10_000, 73.0, 420.0)
 
 
 @dataclass(frozen=True)
 class PlanConfig(FinetuneConfig):
-    """Settings of a training and of the cards that it runs on.
+    """Settings of a training run and of its cards.
 
     Args:
         card: h200, h100, a100, l40s or rtx4090.
-        processes: cards that train together.
+        processes: number of cards that train together.
     """
 
     card: Card = "h200"
@@ -121,7 +121,7 @@ class PlanConfig(FinetuneConfig):
 
 @dataclass(frozen=True)
 class Part:
-    """Describe one part of a run: its texts and tokens, and the FLOPs needed and computed."""
+    """Part of a run: its texts and tokens, and the FLOPs needed and computed."""
 
     name: str
     texts: float
@@ -133,7 +133,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """Describe a run's cost: its parts, optimizer steps, and the device's memory in a step."""
+    """Cost of a run: its parts, optimizer steps, and the device's memory in a step."""
 
     parts: tuple[Part, ...]
     steps: int
@@ -141,7 +141,7 @@ class Plan:
 
 
 def empty_model(config: FinetuneConfig) -> PreTrainedModel:
-    """Build the config's model without weights. Raises `ConfigError` for one that is not known."""
+    """Build the config's model without weights. Raises `ConfigError` for an unknown model."""
     import torch
     import transformers
 
@@ -155,7 +155,7 @@ def empty_model(config: FinetuneConfig) -> PreTrainedModel:
         try:
             folder, _ = base_files(config.model)
         except UserError as error:
-            allowed = f"a folder, a model of this machine, or {', '.join(SHAPES)} ({error})"
+            allowed = f"a folder, a model on this machine, or {', '.join(SHAPES)} ({error})"
             raise ConfigError("model.name", name, allowed) from None
         shape = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
     with torch.device("meta"):
@@ -164,7 +164,7 @@ def empty_model(config: FinetuneConfig) -> PreTrainedModel:
 
 
 def own_length(config: FinetuneConfig) -> int:
-    """Read how many tokens of a text a model of this machine takes by its files; 0 if unknown."""
+    """Read the tokens per text in the files of a model on this machine; 0 if unknown."""
     from claim2source.models.hub import base_files
     from claim2source.models.sentence_transformers import declared_length
 
@@ -232,7 +232,7 @@ def plan(
         kind: Literal["full", "lora"] = "full" if config.tuning == "full" else "lora"
         flops = sum((n * shape.training([length], kind) for n, length in texts), 0.0)
         recomputed = sum((n * shape.forward([length]) for n, length in texts), 0.0)
-        # Both compute the forward pass once more, and together twice.
+        # Both repeat the forward pass once, and together twice.
         chunked = train.chunk_size is not None or train.chunk_tokens is not None
         twice = chunked + bool(train.gradient_checkpointing)
         tokens = sum(count * length for count, length in texts)
@@ -241,14 +241,14 @@ def plan(
     mined = min(round(sizes.claims * (1 - share)), config.data.limit or sizes.claims)
     mines = config.mined is None and train.negatives > 0
     compared = train.train == "query_only" or config.losses.needing("base_vectors")
-    # What is not mined is sampled, to see whether the temperature fits.
+    # Without mining, a sample shows whether the temperature fits.
     read = mined if mines or compared else min(mined, SAMPLED)
     # Sources that are not trained keep the base's vectors.
     pool = sizes.pool if train.train == "both" else 0
     own = min(own_length(config), positions)
     if limit and limit < own and config.teacher is None:
-        # Vectors of another length are others, in the store too.
-        parts = [encoded("step 0, read whole", val, sizes.pool, own)]
+        # Vectors of texts cut at another length differ, also in the store.
+        parts = [encoded("step 0, uncut", val, sizes.pool, own)]
         parts.append(encoded("base: mining", read, sizes.pool))
     else:
         parts = [encoded("base: mining, step 0", read + val, sizes.pool)]
@@ -256,7 +256,7 @@ def plan(
     parts.append(encoded("val after each epoch", val * train.epochs, pool * train.epochs))
     times = sum(mines_after(train, epoch) for epoch in range(train.epochs))
     if times:
-        # The pool's vectors are those that val was scored with.
+        # The pool's vectors are reused from val's scores.
         parts.append(encoded("mining again", mined * times, 0))
     parts.append(encoded("report: step 0 and chosen", sizes.report * 2, 0))
     return Plan(tuple(parts), steps, planned)
@@ -303,7 +303,7 @@ def report(config: PlanConfig) -> str:
     rows: list[list[Cell]] = []
     hours = 0.0
     for part in estimate.parts:
-        # Training is shared by the processes; the rest is the first one's.
+        # All processes train; the first one does the rest.
         reached = training * config.processes if part.trains else encoding
         own = part.computed / reached / 3600
         hours += own
@@ -320,7 +320,7 @@ def report(config: PlanConfig) -> str:
         f"{planned}: {'fits' if planned.fits else 'does not fit'}",
     ]
     if config.teacher is not None:
-        lines.append("not counted: what the teacher encodes, and texts of losses.alignment")
+        lines.append("not counted: the teacher's encoding, and texts of losses.alignment")
     return "\n".join(lines)
 
 

@@ -1,10 +1,10 @@
-"""Estimate what the stages of systems will ask a language model: requests, tokens and hours.
+"""Estimate the language-model use of systems' stages: requests, tokens and hours.
 
 python scripts/plan.py --systems FILE --dataset demo --llm FILE
 
-The systems run on the first ten claims, or `--claims N`, drawn over all languages; what they asked
-and how long it took is scaled to all claims of the split. Answers are kept in the store, and the
-run itself goes on from them.
+The systems run on ten claims, or `--claims N`, drawn over all languages; their requests and time
+are scaled to all claims of the split. Answers are kept in the store, and the run itself reuses
+them.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _COLUMNS = ("stage", "model", "requests", "thousand tokens", "hours")
 
 @dataclass(frozen=True, kw_only=True)
 class StagePlanConfig(ModelOptions):
-    """Settings of a plan of stages.
+    """Settings of a plan for stages.
 
     Args:
         dataset: folder in BEIR layout, or `demo`.
-        split: split that the run will be of.
-        llm: the language model of stages that name none.
-        claims: claims that are asked about to measure.
+        split: split of the planned run.
+        llm: language model of stages that name none.
+        claims: number of claims to measure on.
         store: folder of vectors and answers; none: the user's cache.
         device: none takes a GPU if there is one.
     """
 
     systems: list[Path] = list_field((), help="YAML files of systems")
-    only: list[str] = list_field((), help="only these systems")
+    only: list[str] = list_field((), help="run only these systems")
     dataset: str = "demo"
     split: str = "dev"
     llm: LLMConfig = field(default_factory=LLMConfig)
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 @with_local_models
 def plan_stages(config: StagePlanConfig) -> str:
-    """Run systems on a few claims, and scale what their stages asked. Raises `UserError`."""
+    """Run systems on a few claims, and scale the requests of their stages. Raises `UserError`."""
     systems = read_systems(config.systems, shipped_files(), config.llm)
     unknown = [name for name in config.only if name not in systems]
     require(not unknown, "only", unknown, f"some of {', '.join(systems)}")
@@ -99,11 +99,13 @@ def _parts(report: Report, measured: int, claims: int) -> list[Part]:
             text = None if own is None else f"{own:,.2f}"
             rows.append([f"{name}: {stage.name}", models, requests, tokens, text])
     if not rows:
-        return ["No stage asks a language model."]
+        return ["No stage calls a language model."]
     total = f"{hours:,.2f} hours" if known else "hours are not known"
-    note = f"{claims} claims: {total}, at the rate that {measured} of them took here."
+    note = f"{claims} claims: {total}, at the rate of the {measured} that ran here."
     if not known:
-        note += " A stage without hours had all its answers in the store: --store names another."
+        note += (
+            " A stage without hours had all answers in the store: name another --store to time it."
+        )
     return [TextTable(_COLUMNS, rows, numeric=[False, False, True, True, True]), note]
 
 
@@ -119,7 +121,7 @@ def _asked(stage: StageReport) -> Mapping[str, int]:
 
 
 def _hours(stage: StageReport, replies: int, scale: float) -> float | None:
-    """Scale a stage's time, counting no stored answers; None if all were stored."""
+    """Scale a stage's time, excluding stored answers; None if all were stored."""
     fresh = replies - stage.cost.reused
     if fresh <= 0:
         return None

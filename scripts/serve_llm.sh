@@ -6,15 +6,15 @@
 #   scripts/serve_llm.sh meta-llama/Llama-3.3-70B-Instruct --quantization fp8
 #   scripts/serve_llm.sh google/gemma-4-31B-it --dry-run     # prints the command, runs nothing
 #   scripts/serve_llm.sh moonshotai/Kimi-K2.6 --allow-remote-code --revision COMMIT
-# --local prints the flag that our programs need once the server is ready, and ends with Ctrl-C; it is
-# for this machine alone. From the environment: PORT (8000), and LLAMA_ENVIRONMENT (.venv-llama
-# beside the repository's own), into which llama.cpp is installed the first time.
-# Of vLLM: words after the model go to `vllm serve`; the last of two equal options counts. A model whose
-# repository holds code of its own is served only with --allow-remote-code and the full commit that
-# you have read. From the environment: PORT (8000), HOST (127.0.0.1: this machine alone), GPUS (all
-# that are seen), VLLM_ENVIRONMENT (.venv-vllm beside the repository's own: vLLM pins other versions
-# of torch and transformers), and VLLM_API_KEY, the key that clients must send; it is on no command
-# line.
+# --local prints the flag for our programs when the server is ready, and ends with Ctrl-C; it serves
+# only this machine. Environment variables: PORT (8000), and LLAMA_ENVIRONMENT (.venv-llama next to
+# the repository's own), into which llama.cpp is installed at first use.
+# vLLM: arguments after the model go to `vllm serve`; the last of two equal options wins. A model with
+# code in its repository is served only with --allow-remote-code and the full commit that you have
+# read. Environment variables: PORT (8000), HOST (127.0.0.1: only this machine), GPUS (all visible
+# ones), VLLM_ENVIRONMENT (.venv-vllm next to the repository's own, because vLLM pins other versions
+# of torch and transformers), and VLLM_API_KEY, the key that clients must send; it is never on a
+# command line.
 set -euo pipefail
 
 VLLM='vllm>=0.33,<0.34'
@@ -38,7 +38,7 @@ for word in "$@"; do
     --allow-remote-code | --allow_remote_code) allowed=1 ;;
     *) if [ -z "$model" ] && [ "${word#-}" = "$word" ]; then model="$word"; else more+=("$word"); fi ;;
   esac
-  # vLLM's own flag is consent, too.
+  # vLLM's own flag is also consent.
   case "$word" in
     --trust-remote-code | --trust_remote_code) allowed=1 ;;
     --revision=*) revision="${word#*=}" ;;
@@ -51,7 +51,7 @@ if [ -z "$model" ]; then
   exit 2
 fi
 
-# Install a package into an environment of its own; one line if it fails.
+# Install a package into its own environment; one line if it fails.
 install() {
   local venv="$1" package="$2"
   echo "installing $package in $venv" >&2
@@ -77,7 +77,7 @@ if [ -n "$local" ]; then
   fi
   case "${HOST:-localhost}" in
     127.* | localhost | ::1) ;;
-    *) echo "error: HOST: '$HOST' is not this machine; --local serves it alone" >&2; exit 2 ;;
+    *) echo "error: HOST: '$HOST' is not this machine; --local serves only this machine" >&2; exit 2 ;;
   esac
   if [ ! -f "$model" ]; then
     echo "error: $model: no such file" >&2
@@ -91,7 +91,7 @@ if [ -n "$local" ]; then
   exec "${command[@]}"
 fi
 
-# Attention heads are shared out evenly: over a power of two.
+# Attention heads are divided evenly, over a power of two.
 gpus="${GPUS:-$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true)}"
 case "$gpus" in
   '' | *[!0-9]*) echo "GPUS: '$gpus' is not a number" >&2; exit 2 ;;
@@ -99,8 +99,8 @@ esac
 parallel=1
 while [ $((parallel * 2)) -le "$gpus" ]; do parallel=$((parallel * 2)); done
 
-# Neutral sampling in place of the model's own (Qwen's has a top_k of 20), so that requests say all;
-# JSON without white space, of which a model may otherwise write without end.
+# Neutral sampling instead of the model's own (Qwen's has a top_k of 20), so that only requests set
+# it; JSON without white space, which a model may otherwise write endlessly.
 options=(
   --served-model-name "$model"
   --host "${HOST:-127.0.0.1}" --port "${PORT:-8000}"
@@ -110,9 +110,9 @@ options=(
   --generation-config vllm
   --structured-outputs-config '{"backend": "xgrammar", "disable_any_whitespace": true}'
 )
-# By family, as vLLM's recipes have it: a parser takes what the model thinks out of its reply, and
-# lets it think before its JSON. gpt-oss has its own without a flag. No tools are ever sent, so no
-# tool-call parser is set. The first pattern that fits counts.
+# By family, as in vLLM's recipes: a parser removes the reasoning from the reply, and allows reasoning
+# before JSON. gpt-oss has its own without a flag. No tools are sent, so no tool-call parser is set.
+# The first matching pattern wins.
 parser=""
 code=""
 name="$(printf %s "$model" | tr '[:upper:]' '[:lower:]')"
@@ -136,10 +136,10 @@ if [ -n "$parser" ]; then options+=(--reasoning-parser "$parser"); fi
 case "$name" in
   # Texts only: no memory for images.
   *gemma* | *kimi-k2.[5-9]* | *kimi-k3* | *qwen3.[5-9]*) options+=(--language-model-only) ;;
-  # 141 GB in bf16: where they are not there, half of it in fp8.
+  # 141 GB in bf16; with less memory, half of it in fp8.
   *llama*70b*) if [ "$parallel" -lt 4 ]; then options+=(--quantization fp8); fi ;;
 esac
-# Code, weights and tokenizer are those of one commit.
+# Code, weights and tokenizer come from one commit.
 missing=""
 if [ -n "$code" ] && [ -z "$allowed" ]; then
   missing="--allow-remote-code"
@@ -163,7 +163,7 @@ if [ -n "$dry" ]; then
   echo
 fi
 if [ -n "$missing" ]; then
-  echo "$model runs code of its own: read it, and pass $missing (40 digits)" >&2
+  echo "$model runs its own code: read it, and pass $missing (40 digits)" >&2
   [ -n "$dry" ] || exit 2
 fi
 if [ -n "$dry" ]; then exit 0; fi

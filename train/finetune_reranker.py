@@ -3,8 +3,8 @@
 Reads a data set, a file of `train/mine.py`, a first stage and a base model. Trains on the mined
 negatives, scores the whole pipeline on val after every epoch, and writes checkpoints, logs and
 `report.json` to `--out`. Prints one table at the end: the first stage, the re-ranker before
-training, and each epoch. A stopped run continues with `--resume`. The run's folder is then the
-model of a stage: `{rerank: cross_encoder, model: OUT}`.
+training, and each epoch. A stopped run continues with `--resume`. The run's folder can be used as
+the model of a stage: `{rerank: cross_encoder, model: OUT}`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from claim2source.training.early import check_reranker_early
 
     inputs = check_reranker_early(config)
-    # torch and all that needs it are imported once the arguments are good.
+    # Import torch, and everything that needs it, only after the arguments are checked.
     from claim2source.training.reranker import finetune_reranker
 
     finetune_reranker(config, inputs)

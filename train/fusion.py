@@ -1,10 +1,10 @@
 """Fit a learned fusion: `python train/fusion.py --views FILE --system NAME --out DIR`.
 
-The candidates are the first sources of a system; each is scored by several views (BM25 of parts,
-bigrams, cosines ..), and a linear listwise ranker learns their weights: on all of train, or on val
-if a model was trained. Views are chosen, and rankers compared, on papers that they were not
-fitted on; the split is looked at once, with what was chosen.
-`{rerank: learned, file: OUT/fusion.json}` is then a stage of any system.
+The candidates are the first sources of a system. Several views (BM25 of parts, bigrams, cosines
+..) score each of them, and a linear listwise ranker learns the views' weights: on all of train, or
+on val if a model was trained. Views are chosen, and rankers compared, on papers that they were not
+fitted on. The reported split is scored once, with the chosen views. The result is a stage for any
+system: `{rerank: learned, file: OUT/fusion.json}`.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ from claim2source.training.fusion import Fitting, gather
 
 FILE = "fusion.json"
 LEARNED, CHOSEN = "learned", "chosen"
-# How the name of the ranker of the first two views begins.
+# Prefix of the name of the ranker of the first two views.
 RAW_TWO = "raw two: "
 
 
-# The keys that people need first.
+# Keys that are listed first in the help.
 COMMON = (
     "system",
     "dataset",
@@ -90,18 +90,18 @@ class LearnedFusionConfig(EvaluationOptions, ChoosingOptions):
     """Settings of `train/fusion.py`.
 
     Args:
-        views: YAML of views by name; the first two are in every ranker.
-        system: name of a system of the YAML files, whose first sources are re-ranked: those before
-            its stage `learned`, if it has one.
+        views: YAML file of views by name; every ranker uses the first two.
+        system: name of a system in the YAML files whose first sources are re-ranked: its sources
+            before a stage `learned`, if it has one.
         out: folder for the fusion (`fusion.json`), the report and the runs.
         dataset: folder in BEIR layout, or `demo`.
         split: split to report on; nothing is chosen on it.
         checkpoint: encoder of the views that name none, and dense model of the system: a
             checkpoint, the folder of a training run, or a model's name; none: all-MiniLM-L6-v2
-            for such views, and the system as it is.
+            for such views, and the system's own model.
         claims: claim form of the first stage; none: the system's own.
-        depth: how many of the first sources are scored.
-        folds: parts that the papers are dealt to.
+        depth: number of first sources to score.
+        folds: number of parts into which the papers are divided.
     """
 
     views: Path
@@ -119,9 +119,9 @@ class LearnedFusionConfig(EvaluationOptions, ChoosingOptions):
 
 @dataclass(frozen=True, eq=False)
 class Ranker:
-    """Ranker's reciprocal ranks on papers it was not fitted on, [claims].
+    """Ranker's reciprocal ranks on papers that it was not fitted on, [claims].
 
-    `views` are those it reads; `seconds` is the CPU time of fitting it.
+    `views` are the views that it uses; `seconds` is the CPU time of fitting it.
     """
 
     values: np.ndarray
@@ -133,8 +133,8 @@ class Ranker:
 class Inputs:
     """Views and systems to fit and to compare, and the runners of the reported split.
 
-    `candidates` keeps as many sources as the fusion re-ranks; `full_label` names the system that
-    was asked for.
+    `candidates` returns as many sources as the fusion re-ranks; `full_label` names the requested
+    system.
     """
 
     views: Mapping[str, ViewConfig]
@@ -166,7 +166,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def train_fusion(config: LearnedFusionConfig) -> str:
     """Fit on train, report on the split, write `config.out`; return the tables.
 
-    Raises `UserError` if nothing can be fitted on claims that the encoders do not know.
+    Raises `UserError` if there are no claims to fit on that the encoders were not trained on.
     """
     inputs = read_inputs(config)
     fitting = gather(
@@ -178,7 +178,7 @@ def train_fusion(config: LearnedFusionConfig) -> str:
         config.folds,
     )
     for name in list(inputs.views)[:2]:
-        require(name in fitting.views, "views", name, "first two that tell candidates apart")
+        require(name in fitting.views, "views", name, "first two views that distinguish candidates")
     rankers = compare_rankers(fitting, other_rankers(fitting, inputs, config.claims))
     fusion, choice = fitting.fit(inputs.scorer)
     fusion.write(config.out / FILE)
@@ -202,18 +202,18 @@ def train_fusion(config: LearnedFusionConfig) -> str:
         f"{config.dataset}, {config.split}: {title}",
         *train_parts(fitting, table, left_out),
         weights_table(fusion),
-        f"Chosen on train, then looked at once on {config.split}:",
+        f"Chosen on train, then scored once on {config.split}:",
         *report_parts(report),
         *submit(config.submit, learned_run, inputs.reported),
     ]
     write_report(report, config.out, "Learned fusion", parts)
     tables = {"rankers": table, **report_tables(report)}
     log_tables(config.wandb, tables, folder=config.out, program="fusion", config=as_plain(config))
-    return f"{render(parts)}\n\nIn {config.out}: {{rerank: learned, file: {config.out / FILE}}}"
+    return f"{render(parts)}\n\nThe stage: {{rerank: learned, file: {config.out / FILE}}}"
 
 
 def read_inputs(config: LearnedFusionConfig) -> Inputs:
-    """Read all that is named; refuse what cannot be done before anything is run."""
+    """Read and check all inputs before anything is run."""
     require_output(config.out)
     require_output_file(config.out / FILE, '"views"')
     require_tracking(config.wandb)
@@ -284,7 +284,7 @@ def describe_fusion(
     fusion: LearnedFusion,
     choice: Choice,
 ) -> SystemRow:
-    """Describe the fusion in its row: what was chosen, and the weights of its views."""
+    """Describe the fusion in its row: its choice and the weights of its views."""
     weights = {}
     for view in fusion.views:
         weights[view.name] = round(view.weight, 6)
@@ -321,7 +321,7 @@ def without_learned(system: System) -> System:
 def read_views(path: Path, checkpoint: str | None) -> dict[str, ViewConfig]:
     """Read the views, with the program's encoder if they name none."""
     views = read_entries(ViewConfig, path, folder="fusion")
-    require(len(views) > 1, "views", str(path), "a file with two views or more")
+    require(len(views) > 1, "views", str(path), "a file with at least two views")
     model = ModelConfig() if checkpoint is None else ModelConfig(name=checkpoint)
     return {
         name: replace(view, model=view.encoder_over(model)) if view.encodes else view
@@ -336,7 +336,7 @@ def view_models(views: Mapping[str, ViewConfig]) -> list[str]:
 def other_rankers(fitting: Fitting, inputs: Inputs, form: ClaimForm | None) -> dict[str, Ranker]:
     """Score the candidates' order, and the systems to compare with, on the claims of train.
 
-    A system of which a model was trained on some of these claims is left out.
+    Systems with a model that was trained on some of these claims are left out.
     """
     data = fitting.data
     weighing = fitting.weighing
@@ -358,7 +358,7 @@ def other_rankers(fitting: Fitting, inputs: Inputs, form: ClaimForm | None) -> d
 
 
 def compare_rankers(fitting: Fitting, scored: Mapping[str, Ranker]) -> dict[str, Ranker]:
-    """Rank claims by rankers fitted on other papers: two views, three, all, the chosen."""
+    """Rank claims by rankers fitted on other papers: two views, three, all, the chosen ones."""
     base = fitting.names[:2]
     sets = {RAW_TWO + ", ".join(base): base}
     for view in fitting.names:
@@ -385,8 +385,8 @@ def rankers_table(
 ) -> TextTable:
     """Tabulate rankers on held-out papers: score, interval, two paired tests, hours, speed.
 
-    If claims of seen papers are chosen on by another share than they have here, the score to
-    choose by stands beside the mean that the intervals and the tests are of.
+    If the expected share of claims of seen papers differs from their share here, the score to
+    choose by gets its own column, next to the mean that intervals and tests are about.
     """
     weighing = fitting.weighing
     scores: dict[str, Scores] = {}
@@ -450,27 +450,27 @@ def weights_table(fusion: LearnedFusion) -> TextTable:
 
 
 def train_parts(fitting: Fitting, table: TextTable, without: Sequence[str]) -> list[Part]:
-    """Describe the comparison on train, `without` systems that know claims of it."""
+    """Describe the comparison on train, `without` systems that were trained on its claims."""
     lists = fitting.lists
     papers = len(np.unique(fitting.lists.groups))
     sentence = (
         f"{fitting.data.split}, {len(lists.weights)} claims of {papers} papers, each ranked by a "
         f"ranker that was fitted on {fitting.folds - 1} of {fitting.folds} parts of the papers, "
         f"without its own; {lists.reachable.mean():.1%} have a gold among their candidates. "
-        f"`{CHOSEN}` has chosen its views on the other parts too. Systems without hours are not "
-        "fitted here; what they choose, they chose on all of these claims."
+        f"`{CHOSEN}` also chose its views on the other parts. Systems without hours were not "
+        "fitted here; they chose their settings on all of these claims."
     )
     hours = (
-        "CPU hours: scoring by the row's views, less what was in the store already, and fitting. "
-        "CPU milliseconds a claim: scoring a new claim's candidates by the row's views, in a batch "
-        "of 10, with the vectors of sources kept (MaxSim has none to keep)."
+        "CPU hours: scoring by the row's views, except stored scores, and fitting. CPU ms a claim: "
+        "scoring a new claim's candidates by the row's views, in a batch of 10, with stored "
+        "vectors of sources (MaxSim stores none)."
     )
     parts: list[Part] = [sentence, table, hours]
     if without:
         names = ", ".join(without)
-        parts.append(f"Not in the table: {names}, with a model that was trained on these claims.")
+        parts.append(f"Not in the table: {names}, whose models were trained on these claims.")
     if fitting.constant:
-        parts.append(f"Left out, equal for all candidates: {', '.join(fitting.constant)}.")
+        parts.append(f"Left out as equal for all candidates: {', '.join(fitting.constant)}.")
     return [*parts, f"Scores of trained encoders: {fitting.note}."] if fitting.note else parts
 
 

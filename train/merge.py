@@ -1,12 +1,12 @@
 """Export a weighted sum of checkpoints and their base for sentence-transformers.
 
-`python train/merge.py --checkpoints RUN --out DIR` exports what a run chose. With
+`python train/merge.py --checkpoints RUN --out DIR` exports a run's chosen checkpoint. With
 `--scales 0 0.25 0.5 0.75 1` points between the base (0) and the trained weights (1) are scored on
 val, and the chosen one is exported. `--checkpoints A B` sums epochs, or runs with other seeds, by
-`--weights`; the sum is exported, and val says whether one of them alone is better. The folder
-loads in sentence-transformers, with `encode_query` for claims and `encode_document` for sources,
-and by its name here. A tuned re-ranker is exported too, as a `CrossEncoder` that gives its logits.
-Checkpoints and base are never changed.
+`--weights`; the sum is exported, and its score on val is compared with that of each part. The
+folder loads in sentence-transformers, with `encode_query` for claims and `encode_document` for
+sources, and in this package. A tuned re-ranker is exported as a `CrossEncoder` that returns its
+logits. Checkpoints and base are never changed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ Weight = Annotated[float, Between(0, 100)]
 Option = TypeVar("Option", float, str)
 
 
-# The keys that people need first.
+# Keys that are listed first in the help.
 COMMON = (
     "checkpoints",
     "out",
@@ -86,28 +86,28 @@ class MergeConfig(StoreOptions):
 
     Args:
         checkpoints: a checkpoint, or the folder of a training run (its chosen epoch; for
-            `scales`, if the base was chosen, the best trained one), or several to sum.
+            `scales`, if the base was chosen, the best trained epoch), or several to sum.
         out: folder to write.
         dtype: type of the written weights; none: the checkpoint's. Sums are computed in float32.
-        dataset: folder in BEIR layout, or `demo`, to score on if there is something to
-            choose; none: what the first checkpoint was trained on.
-        split: split that the report is of; nothing is chosen on it.
-        rule: how val chooses: `one_se`, of what is within one standard error of the best, by
-            paper, the scale nearest to 1, and the sum; or the plain `best`.
-        model: `allow_bin`, `allow_remote_code` and `attention`, if the base needs them; all
-            else is the manifest's.
+        dataset: folder in BEIR layout, or `demo`, for scores if there is something to choose;
+            none: the training data of the first checkpoint.
+        split: split to report on; nothing is chosen on it.
+        rule: rule of choice on val: `one_se`, among candidates within one standard error of the
+            best, by paper, the scale nearest to 1, or the sum; or the plain `best`.
+        model: `allow_bin`, `allow_remote_code` and `attention`, if the base needs them; the
+            manifest sets all else.
         wandb: log the tables to Weights & Biases.
-        push_to_hub: name of a model repository that the folder is uploaded to, with
-            huggingface_hub's `HF_TOKEN`; a new one is private. None: nothing leaves this machine.
+        push_to_hub: name of a model repository on the hub to upload the folder to, with
+            `HF_TOKEN`; a new one is private. None: nothing is uploaded.
     """
 
     checkpoints: list[str]
     out: Path
     weights: list[Weight] | None = list_field(
-        help="of several checkpoints, one each; the base has the rest to 1; none: their mean"
+        help="one weight per checkpoint; the base gets the rest to 1; none: the mean"
     )
     scales: list[Weight] | None = list_field(
-        help="0 is the base, 1 the trained weights; of several val chooses; none: the checkpoint's"
+        help="0 is the base, 1 the trained weights; val chooses one; none: the checkpoint's own"
     )
     dtype: Dtype | None = None
     dataset: str | None = None
@@ -121,15 +121,15 @@ class MergeConfig(StoreOptions):
     def check(self) -> None:
         count = len(self.checkpoints)
         require(count > 0, "checkpoints", self.checkpoints, "one or more")
-        allowed = "one or more numbers, and one checkpoint; several have --weights"
+        allowed = "one or more numbers with one checkpoint; use --weights for several"
         good = self.scales is None or (len(self.scales) > 0 and count == 1)
         require(good, "scales", self.scales, allowed)
         good = self.weights is None or (len(self.weights) == count > 1)
-        require(good, "weights", self.weights, "a number for each of several checkpoints")
+        require(good, "weights", self.weights, "one number per checkpoint, if there are several")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Sum, score if there is a choice, write the folder, print its content."""
+    """Sum, score if there is a choice, write the folder and print its description."""
     config = read_config(
         MergeConfig, argv, program="train/merge.py", description=__doc__ or "", common=COMMON
     )
@@ -139,10 +139,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 @with_local_models
 def merge(config: MergeConfig) -> list[str]:
-    """Write the export atomically; returns the scores, and a description of it, as lines.
+    """Write the export atomically; return its scores and description as lines.
 
-    Raises `UserError` if there is no sum, nothing to choose on, or where sentence-transformers
-    would not give the same vectors.
+    Raises `UserError` if the checkpoints cannot be summed, if there is nothing to choose on, or if
+    sentence-transformers would compute other vectors.
     """
     require_tracking(config.wandb)
     require_free(config.out, config.overwrite)
@@ -157,7 +157,7 @@ def merge(config: MergeConfig) -> list[str]:
 def require_free(out: Path, overwrite: bool) -> None:
     """Raise `UserError` unless `out` is free, or has an export that may be replaced.
 
-    What a killed process left of it is cleared, or restored.
+    Removes or restores what a killed process left there.
     """
     require_writable(out, "folder")
     clean_leftovers(out.parent, out.name)
@@ -166,21 +166,21 @@ def require_free(out: Path, overwrite: bool) -> None:
     if not (out / EXPORT_FILE).is_file():
         raise UserError(f"{out}: not empty and not an export; choose another --out")
     if not overwrite:
-        raise UserError(f"{out}: holds an export; add --overwrite or choose another --out")
+        raise UserError(f"{out}: has an export; add --overwrite or choose another --out")
 
 
 def require_scalable(checkpoint: Path) -> None:
-    """Raise `UserError` if there is nothing to scale, or full weights were scaled before."""
+    """Raise `UserError` if nothing can be scaled, or if full weights were scaled before."""
     weights = Manifest.read(checkpoint).weights
     if weights.kind == "base":
-        raise UserError(f"{checkpoint}: holds the base itself: there is nothing to scale")
+        raise UserError(f"{checkpoint}: is the untrained base, so there is nothing to scale")
     if weights.projection is not None:
-        reason = "has a projection into its teacher's space, which lies at no scale from the base"
+        reason = "has a projection into its teacher's space, so it cannot be scaled"
         raise UserError(f"{checkpoint}: {reason}")
     if weights.kind == "full" and weights.scale != 1:
         raise UserError(
-            f"{checkpoint}: its weights already are an interpolation at {weights.scale:g}; "
-            "name the checkpoint it was made from"
+            f"{checkpoint}: its weights are already an interpolation at {weights.scale:g}; "
+            "use the checkpoint that it was made from"
         )
 
 
@@ -220,7 +220,7 @@ def _merged(config: MergeConfig) -> list[str]:
 
 
 def _merge_reranker(config: MergeConfig) -> list[str]:
-    allowed = "one, where one is a re-ranker: these are exported as trained, not summed"
+    allowed = "only one if it is a re-ranker, because re-rankers are not summed"
     require(len(config.checkpoints) == 1, "checkpoints", config.checkpoints, allowed)
     require(config.scales is None, "scales", config.scales, "none for a re-ranker")
     reranker = trained_reranker(config.checkpoints[0])
@@ -246,7 +246,7 @@ def _run_report(checkpoint: Path) -> Report | None:
 
 @contextmanager
 def _checkpoint(config: MergeConfig) -> Iterator[Path]:
-    """Locate the checkpoint to export; the sum of several is one for as long as it is needed."""
+    """Locate the checkpoint to export; the sum of several is a temporary checkpoint."""
     if len(config.checkpoints) == 1:
         (name,) = config.checkpoints
         yield scalable_checkpoint(name) if config.scales else checkpoint_folder(name)
@@ -264,9 +264,9 @@ def _checkpoint(config: MergeConfig) -> Iterator[Path]:
 
 
 def scalable_checkpoint(name: str | Path) -> Path:
-    """Return the trained checkpoint that a run's chosen one is of.
+    """Return a run's chosen checkpoint, or its best trained epoch if it chose the base.
 
-    Where the run chose its base, it is the best trained epoch. What is not a run stays as it is.
+    The path of anything but a run is returned unchanged.
     """
     folder = checkpoint_folder(name)
     run = Path(name)
@@ -295,13 +295,13 @@ class Comparison:
         return HeldOut(self.dataset, self.config.split, on).claims([self.manifest])
 
     def reported(self) -> Dataset:
-        """Load the split that the report is of."""
+        """Load the split to report on."""
         data = load(self.dataset, self.config.split, lenient=self.config.lenient)
         require_golds(data, self.dataset)
         return data
 
     def score(self, encoder: Encoder, data: Dataset, settings: Settings) -> ScoredSystem:
-        """Score a model as its manifest says; with intervals on the split that is reported."""
+        """Score a model with its manifest's settings; with intervals on the reported split."""
         rendering = self.manifest.rendering
         scoring = Scoring() if data.split == self.config.split else Scoring(repeats=0)
         scored = score_encoder(encoder, data, rendering, scoring, store=self.store, progress=True)
@@ -335,7 +335,7 @@ class Comparison:
         main: str,
         choice: Choice | None,
     ) -> Report:
-        """Report the systems, with the choice at the main one."""
+        """Report the systems, with the choice in the main one's row."""
         choices = () if choice is None else (choice,)
         systems = {**systems, main: systems[main].with_report(choices=choices)}
         report = make_report(data, systems, main, name=self.dataset, program="train/merge.py")
@@ -345,8 +345,8 @@ class Comparison:
 def compare_scales(config: MergeConfig, checkpoint: Path) -> tuple[Report, float]:
     """Score every scale on val, choose one, and report it with both ends.
 
-    The default is 1, and if 0 is among the scales none below it is chosen. By the rule `best`,
-    of equal scales the smallest is chosen.
+    The default is 1. If 0 is among the scales, none that scores below it is chosen. With the rule
+    `best`, the smallest of equally good scales is chosen.
     """
     scaled = ScaledCheckpoint(checkpoint, config.device, model=config.model)
     comparison = Comparison(config, scaled.manifest)
@@ -377,7 +377,7 @@ def compare_parts(config: MergeConfig, checkpoint: Path) -> Report:
     """Score a sum and its parts on val, choose among them, and report all."""
     folders = [checkpoint_folder(name) for name in config.checkpoints]
     models = {SUM: checkpoint, **dict(zip(_short_names(config), folders, strict=True))}
-    # As the first says where its data lie; the sum lies elsewhere, and knows what any part knows.
+    # The first part locates the data; the sum's training claims are those of all parts.
     trained_on = Manifest.read(checkpoint).trained_on
     manifest = replace(Manifest.read(folders[0]), trained_on=trained_on)
     comparison = Comparison(config, manifest)
@@ -398,7 +398,7 @@ def compare_parts(config: MergeConfig, checkpoint: Path) -> Report:
             on_val[name] = comparison.score(encoder, selection.val, settings)
         systems[name] = comparison.score(encoder, reported, settings).with_report(name=name)
     if selection is not None:
-        # Which seed is better is noise sooner than that their mean is.
+        # A difference between seeds is more likely noise than one from their mean.
         _, choice = comparison.choose("checkpoint", on_val, selection, lambda name: name != SUM)
     report = comparison.report(reported, systems, SUM, choice)
     return replace(report, notes=(*report.notes, note)) if note else report

@@ -1,7 +1,7 @@
 """Mine hard negatives: `python train/mine.py --out mined.jsonl [--dataset DIR]`.
 
-They come from BM25 and `model`, fused, or from the ranking of a first stage: `--first.system NAME`.
-Both trainers read the file.
+They come from the fused rankings of BM25 and `model`, or from the ranking of a first stage:
+`--first.system NAME`. Both trainers read the file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from claim2source.text.views import untranslated_sentences
 from claim2source.training.reranker_config import FirstStageConfig
 from claim2source.training.splits import load_judged
 
-# The keys that people need first.
+# Keys that are listed first in the help.
 COMMON = (
     "dataset",
     "out",
@@ -60,19 +60,19 @@ class MineConfig(Settings):
 
     Args:
         out: JSONL file to write.
-        format: `ids` of claims and sources with scores, which the trainer reads; `gritlm`: their
-            texts (query, pos, neg), which GritLM's and the 2026 paper's fine-tuning code reads.
-        instruction: with `gritlm`, what goes before each claim.
+        format: `ids` of claims and sources with scores, for our trainers; `gritlm`: their texts
+            (query, pos, neg), for the fine-tuning code of GritLM and of the 2026 paper.
+        instruction: with `gritlm`, the instruction before each claim.
         dataset: folder in BEIR layout, or `demo`.
         split: split whose claims are mined.
         val_share: share carved out as val and not mined, as in training; 0 mines all.
-        val_seed: which papers those are.
-        val_seen_share: share of claims of other papers held out too; none: as val_share.
-        limit: mine for the first so many claims only, as `data.limit` in training; none: all.
-        model: encoder of the dense scores; a checkpoint brings its own rendering.
-        first: a first stage, whose ranking is mined in place of BM25's and the model's.
+        val_seed: seed that selects val's papers.
+        val_seen_share: share of claims of other papers that are also held out; none: as val_share.
+        limit: mine only for this many first claims, as `data.limit` in training; none: all.
+        model: encoder of the dense scores; a checkpoint has its own rendering.
+        first: a first stage whose ranking is mined instead of BM25's and the model's.
         rendering: representation of claims and sources.
-        mining: how negatives are chosen.
+        mining: choice of the negatives.
         store: folder of the embedding store; none: the user's cache.
         device: none takes a GPU if the machine has one.
     """
@@ -148,14 +148,14 @@ def ranking_miner(config: MineConfig, train: Dataset, store: Store) -> RankingMi
         device=config.device,
         depth=max(config.first.depth, config.mining.last_rank),
     )
-    # Settings that a system chooses are chosen on train; nothing is reported on it here.
+    # A system chooses its settings on train, which is not reported here.
     runner = SystemRunner(replace(train, split="mined"), settings)
     ranked = runner.run(first_system(config.first), None, train).result
     return RankingMiner(train, ranked.run, config.mining, config.first.depth)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Mine, write the JSONL, print the counts of negatives and of gaps."""
+    """Mine, write the JSONL, and print the numbers of negatives and of missing ones."""
     config = read_config(
         MineConfig, argv, program="train/mine.py", description=__doc__, common=COMMON
     )

@@ -17,7 +17,7 @@ from claim2source.text import Rendering
 if TYPE_CHECKING:
     from claim2source.models import Encoder
 
-# Texts encoded of either side where nothing else needs their vectors.
+# Texts encoded per side if nothing else needs their vectors.
 SAMPLED = 128
 # Random pairs: claims drawn, and sources drawn for each of them.
 CLAIMS = 512
@@ -26,10 +26,10 @@ SOURCES = 16
 # spread over half of its sources; at 8 the hardest of thousands takes nearly all of the gradient.
 FLATTEST = 1.18
 SHARPEST = 8.0
-# E5 at 0.01 and MiniLM at 0.05, as they were trained; less where all papers are of one field, as E5
-# has 1.4 on the demo's.
+# The ratio of E5 at 0.01 and MiniLM at 0.05, the temperatures of their training. It is lower if all
+# papers are from one field: E5 has 1.4 on the demo's.
 USUAL = 2.0
-# First losses above so many times that of a guess are warned of.
+# Warn of a first loss above this many times that of a guess.
 _FAR_ABOVE_CHANCE = 2.0
 
 
@@ -42,22 +42,22 @@ class RandomBaseline:
     pairs: int
 
     def temperature_sentences(self, temperature: float) -> list[str]:
-        """Warn in a line where a claim's softmax over random sources is too flat or too sharp.
+        """Write a warning if a claim's softmax over random sources is too flat or too sharp.
 
         Normally distributed scores spread it over exp(-(deviation / temperature)^2 / 2) of them,
-        the perplexity's share. There is no sentence if all scores are alike.
+        the perplexity's share. The list is empty if all scores are equal.
         """
         ratio = self.deviation / temperature
         if not ratio or FLATTEST <= ratio <= SHARPEST:
             return []
-        effect = "sharp: a claim's softmax sees little but the nearest source"
+        effect = "too sharp: a claim's softmax is almost entirely on the nearest source"
         if ratio < FLATTEST:
             share = math.exp(-(ratio**2) / 2)
-            effect = f"flat: a claim's softmax is spread over {share:.0%} of its batch's sources"
+            effect = f"too flat: a claim's softmax covers {share:.0%} of its batch's sources"
         return [
-            f"warning: optimisation.temperature {temperature:g} is {effect}, since this model's "
-            f"scores of random pairs deviate by {self.deviation:.3f}; about "
-            f"{self.deviation / USUAL:.1g} would fit"
+            f"warning: optimisation.temperature {temperature:g} is {effect}, because this model's "
+            f"scores of random pairs have a standard deviation of {self.deviation:.3f}; try about "
+            f"{self.deviation / USUAL:.1g}"
         ]
 
 
@@ -66,17 +66,17 @@ def first_loss_sentences(
     candidates: int,
     temperature: float,
 ) -> list[str]:
-    """Warn in a line where the first InfoNCE is far above that of scores that are all alike.
+    """Write a warning if the first InfoNCE loss is far above the loss of equal scores.
 
-    Random scores that deviate by 2 temperatures lie 1.6 times above it with 8 candidates.
+    Random scores with a deviation of 2 temperatures give 1.6 times that loss for 8 candidates.
     """
     chance = math.log(max(candidates, 2))
     if math.isfinite(loss) and loss <= _FAR_ABOVE_CHANCE * chance:
         return []
     return [
-        f"the first loss is {loss:.3g}, where a guess among {candidates} sources has {chance:.3g}: "
-        f"this model's scores are too large for optimisation.temperature {temperature:g}, or rank "
-        "golds last; a higher temperature, or model.normalize: true, brings them down"
+        f"the first loss is {loss:.3g}, but guessing among {candidates} sources gives "
+        f"{chance:.3g}: this model's scores are too large for optimisation.temperature "
+        f"{temperature:g}, or rank golds last; raise it, or set model.normalize: true"
     ]
 
 
@@ -117,9 +117,9 @@ def random_baseline(
 ) -> RandomBaseline:
     """Score random pairs of a claim and a source of the pool; golds are left out.
 
-    `encoded` gives the vectors of claims, `sources` [n, dimensions] are those of all sources,
+    `encoded` returns the vectors of claims, `sources` [n, dimensions] are those of all sources,
     `ids` their ids, `pool` the positions that may be drawn, `golds` the ids of each claim's
-    golds. Few claims and sources are paired completely. Without any pair the mean is 0.
+    golds. If claims and sources are few, all pairs are scored. Without any pair the mean is 0.
     """
     draw = np.random.default_rng([seed, len(claims), len(pool)])
     rows = np.sort(draw.permutation(len(claims))[:CLAIMS])
@@ -139,7 +139,7 @@ def random_baseline(
     non_golds = np.ma.masked_array(scores, is_gold)
     if not non_golds.count():
         return RandomBaseline(0.0, 0.0, 0)
-    # Within a claim: what a claim's scores have in common moves neither a ranking nor a softmax.
+    # Within a claim: a shift of all its scores changes neither its ranking nor its softmax.
     several = non_golds[non_golds.count(axis=1) > 1]
     variance = 0.0
     if len(several):

@@ -19,7 +19,7 @@ from claim2source.search.topk import (
     unsorted_keys,
 )
 
-# Similarities held at a time (64 MiB) in large pools: memory does not grow with the claims.
+# Similarities in memory at a time (64 MiB) in large pools, however many claims there are.
 CELLS = 2**24
 # Claims compared at a time in other pools: with fewer the processor waits for the vectors.
 BLOCK = 1024
@@ -33,7 +33,7 @@ class Window:
 
     `positions` in the sources (-1: the list has ended), `scores` float32, `in_dense` and
     `in_sparse`, [claims, depth] each; `similarities` [claims, sources] are all dense scores, until
-    the next block. `sparse` is BM25's own list; none without BM25.
+    the next block. `sparse` is BM25's own list; None without BM25.
     """
 
     positions: np.ndarray
@@ -64,7 +64,7 @@ class Window:
 
     @cached_property
     def _sparse_keys(self) -> tuple[np.ndarray, np.ndarray]:
-        """Number the pairs of claim and source that BM25 lists, in order, and give their scores."""
+        """Return a sorted number for every (claim, source) in BM25's lists, and its score."""
         assert self.sparse is not None
         rows, columns = np.nonzero(self.sparse.positions >= 0)
         positions = self.sparse.positions[rows, columns]
@@ -97,7 +97,7 @@ class Candidates:
         self.vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         self._alpha = alpha
         self._depth = min(depth, len(sources))
-        # One more place: entries of lists that have ended sort last.
+        # One more position, so that the empty entries after a list's end sort last.
         self._order = np.append(self.sources.order, len(sources))
         self._at = np.empty_like(self._order)
         self._at[self._order] = np.arange(len(self._order))
@@ -122,7 +122,7 @@ class Candidates:
         terms = None
         if self._sparse is not None:
             terms = self._sparse.terms(claims)
-        # New memory for every block would come from the system, which clears it first.
+        # Reused: the system would clear new memory for every block first.
         shape = min(block, len(claims)), len(self.sources)
         buffer = np.empty(shape, np.float32)
         for start in range(0, len(claims), block):
@@ -202,7 +202,7 @@ class Candidates:
         np.put_along_axis(columns, dense.positions, places, 1)
         columns[:, no_source] = -1
         column = np.take_along_axis(columns, sparse.positions, 1)
-        # Cleared where it was written alone: a table of all sources takes longer to fill.
+        # Clear only the cells that were written: filling a table of all sources takes longer.
         np.put_along_axis(columns, dense.positions, np.int32(-1), 1)
         twice = column >= 0
         single = (sparse.positions >= 0) & ~twice

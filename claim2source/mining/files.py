@@ -2,8 +2,8 @@
 
 {"claim", "positive", "negatives": [{"source", "score", "origin", "dense", "lexical"}]}: `score` is
 what a negative was ranked by, `dense` and `lexical` are the model's score and BM25's, if they
-are known. As texts, as GritLM and the 2026 paper's script train on, {"query": [instruction,
-claim], "pos": [["", gold]], "neg": [..]}.
+are known. The texts for GritLM and the 2026 paper's script are {"query": [instruction, claim],
+"pos": [["", gold]], "neg": [..]}.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from claim2source.data.text_files import text_lines
 from claim2source.mining.mine import MinedRow, Negative
 from claim2source.text import Rendering
 
-# What the 2026 paper's code tells GritLM to do with a claim; sources get no instruction.
+# GritLM's instruction for claims in the 2026 paper's code; sources have no instruction.
 INSTRUCTION = "Given a scientific claim from a social media post, retrieve the source paper"
 _quoted = json.encoder.encode_basestring
 
@@ -122,7 +122,7 @@ def _unknown(
 
 
 class GritLMCounts(NamedTuple):
-    """Count the rows written, and the pairs left out since they have no negative."""
+    """Count the rows written, and the pairs left out because they have no negative."""
 
     rows: int
     left_out: int
@@ -173,5 +173,5 @@ def write_gritlm(
             file.write(encoder.encode(line) + "\n")
             count += 1
         if not count:
-            raise InputError(path, reason="no pair has a negative: nothing to write")
+            raise InputError(path, reason="no pair has a negative, so there is nothing to write")
     return GritLMCounts(count, left_out)

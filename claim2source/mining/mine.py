@@ -34,26 +34,26 @@ if TYPE_CHECKING:
 
 # `teacher`: from a teacher's run, not mined.
 Origin = Literal["bm25", "dense", "both", "random", "teacher", "first", "given"]
-# By what found a source: dense alone, BM25 alone, both.
+# Indexed by what found a source: dense alone, BM25 alone, both.
 _ORIGINS: tuple[Origin, ...] = ("dense", "bm25", "both")
 # Claims mined at a time, so that memory does not grow with their number.
 CHUNK = 4096
-# Places of lists handled at a time when negatives are picked.
+# List entries processed at a time when negatives are picked.
 PICKED = 2**18
 # Random sources drawn for a claim before the rest of the pool is shuffled.
 FIRST_DRAWN = 64
-# Share of pairs short of negatives from which on it is a warning.
+# Warn if more than this share of the pairs is short of negatives.
 SHORT = 0.1
 
 
 @dataclass(frozen=True)
 class MiningBM25(Settings):
-    """Set BM25 for mining; the rest is as in `BM25`.
+    """Configure BM25 for mining; its other settings are the defaults of `BM25`.
 
     Args:
-        analysis: `terms` (NFKC, lower case, stop words out, stemmed), or `whitespace`.
+        analysis: `terms` (NFKC, lower case, no stop words, stemmed), or `whitespace`.
         k1: saturation of term frequency, 0 or more.
-        b: share of length normalisation, 0 to 1.
+        b: strength of length normalisation, 0 to 1.
         title_weight: how often the title's terms are counted.
         metadata: index authors and venue too.
         claims: claim representation.
@@ -73,7 +73,7 @@ class MiningBM25(Settings):
 
 @dataclass(frozen=True)
 class MiningConfig(Settings):
-    """Set the choice of hard negatives.
+    """Configure the choice of hard negatives.
 
     Args:
         hard: hard negatives per claim.
@@ -81,21 +81,20 @@ class MiningConfig(Settings):
         first_rank: first rank of the fused list that may be used, from 1.
         last_rank: last rank that may be used.
         alpha: weight of BM25 in the fusion; the rest is the dense score's.
-        max_share: a negative scores at most this share of the gold's dense score, counted as
-            `share_of` says; none: no limit.
-        share_of: `above_random`: shares of what a score lies above the mean score of random
-            pairs of a claim and a source, so that one share serves every encoder; `above_last`: of
-            what it lies above the last of the claim's list, so that one share serves any first
-            stage; `score`: of the score itself, as in version 0.1.0, which leaves nothing of
-            cosines that all lie close to 1.
+        max_share: a negative scores at most this share of the gold's dense score, measured from
+            the zero point that `share_of` sets; none: no limit.
+        share_of: zero point of `max_share`. `above_random`: the mean score of random pairs of a
+            claim and a source, so that one share serves every encoder; `above_last`: the last
+            score of the claim's list, so that one share serves any first stage; `score`: 0, as in
+            version 0.1.0, which leaves no negatives if all cosines are close to 1.
         margin: a negative scores at least this much below the gold; none: no limit.
         max_score: a negative scores at most this; none: no limit.
-        pick: `hardest`: the first ones that are allowed; `random`: any of the ranks.
+        pick: `hardest`: the first ones that are allowed; `random`: any that are allowed.
         missed_golds: mine also for golds that are not in the claim's list; false leaves those
             pairs out.
         max_title_similarity: a source that shares more than this share of its title's words with
             a gold's (Jaccard) counts as the same paper and is left out; none: no limit.
-        max_text_similarity: the same by the words of the two abstracts; none (the default): no
+        max_text_similarity: the same limit for the words of the abstracts; none (the default): no
             limit.
         pool: `all` sources, or only `train-golds`, the golds of training claims.
         seed: seed of the random negatives.
@@ -129,11 +128,11 @@ class MiningConfig(Settings):
 
 
 class Negative(NamedTuple):
-    """Source, no gold of a claim, with the score that it was ranked by and its origin.
+    """Source that is not a gold of the claim, with the score that ranked it and its origin.
 
-    That is the fused score; of random ones the dense score, of a first stage or a teacher its own.
-    `dense` and `lexical` are the scores of the model and of BM25 that were fused, in their own
-    units; None if they are not known: BM25 did not list the source, or a file of an earlier
+    `score` is the fused score; for random negatives the dense score, for a first stage or a
+    teacher its own. `dense` and `lexical` are the scores of the model and of BM25 before fusion.
+    They are None if they are not known: BM25 did not list the source, or a file of an earlier
     version, a first stage or a teacher has neither.
     """
 
@@ -157,7 +156,7 @@ class MinedRow:
 class MiningCounts:
     """Count the negatives of pairs, those left out by reason, and those that are missing.
 
-    `baseline` is set where `mining.share_of` needs it.
+    `baseline` is set if `mining.share_of` needs it.
     """
 
     rows: int = 0
@@ -196,8 +195,8 @@ class MiningCounts:
         ]
         if self.baseline is not None:
             lines.append(
-                f"random pairs score {self.baseline.mean:.3f} on average (a claim's deviate by "
-                f"{self.baseline.deviation:.3f}): mining.max_share counts from there"
+                f"random pairs score {self.baseline.mean:.3f} on average (standard deviation "
+                f"{self.baseline.deviation:.3f} within a claim): mining.max_share starts there"
             )
         if self.missed_golds:
             lines.append(f"{self.missed_golds} pairs have a gold that is not in their claim's list")
@@ -212,14 +211,14 @@ class MiningCounts:
             lines.append(
                 f"warning: {self.short_rows / self.rows:.0%} of the pairs are short of negatives "
                 f"({self.rows_without_hard / self.rows:.0%} have no hard one): raise "
-                "mining.last_rank or mining.max_share, or ask for fewer with mining.hard"
+                "mining.last_rank or mining.max_share, or lower mining.hard"
             )
         return lines
 
 
 @dataclass(frozen=True)
 class _Pair:
-    """Claim by its row in the block, one of its golds, and sources that are not negatives."""
+    """Claim by its row in the block, one of its golds, and sources that cannot be negatives."""
 
     row: int
     claim: Claim
@@ -249,7 +248,7 @@ class Miner:
         self.counts = MiningCounts()
 
     def mine(self) -> Iterator[MinedRow]:
-        """Yield rows in the order of the claims, one per (claim, gold); `counts` fills up."""
+        """Yield rows in the order of the claims, one per (claim, gold); updates `counts`."""
         config = self.config
         dataset = self.dataset
         vectors, _ = self.encoder.encode(
@@ -265,7 +264,7 @@ class Miner:
             config.last_rank,
             config.bm25.settings,
         )
-        # From here on sources are positions in the pool.
+        # From here on, sources are positions in the pool.
         self.ids = candidates.sources.ids
         self.position = candidates.sources.position_of
         self.in_pool = np.ones(len(self.ids), dtype=bool)
@@ -329,7 +328,7 @@ class Miner:
             yield MinedRow(pair.claim.id, pair.gold, both)
 
     def _pairs(self, claims: Sequence[Claim]) -> Iterator[_Pair]:
-        # Claims with the same text have the same golds, whose words take memory.
+        # Claims with the same text have the same golds: their words are stored once.
         duplicates: dict[frozenset[int], GoldDuplicates] = {}
         for row, claim in enumerate(claims):
             own = [self.position[gold] for gold in self.golds[claim.id] if gold in self.position]
@@ -361,12 +360,12 @@ class Miner:
         rows: np.ndarray,
         limits: np.ndarray,
     ) -> Iterator[list[Negative]]:
-        """Yield each pair's hard negatives, best first; the counts of those left out fill up."""
+        """Yield each pair's hard negatives, best first; updates the counts of those left out."""
         columns = slice(self.config.first_rank - 1, self.config.last_rank)
         positions = window.positions[rows, columns]
         mask = self._allowed(pairs, window, rows, limits, positions)
         negatives = self._negatives(window, rows, columns, positions, mask)
-        # One list at a time: many objects at once would set off the garbage collector.
+        # One list at a time: many objects at once would trigger the garbage collector.
         counts = mask.sum(axis=1).tolist()
         for pair, count in zip(pairs, counts, strict=True):
             allowed = list(islice(negatives, count))
@@ -384,7 +383,7 @@ class Miner:
         positions: np.ndarray,
         mask: np.ndarray,
     ) -> Iterator[Negative]:
-        """Make the negatives of a mask's places [pairs, columns], row by row."""
+        """Yield the negatives that a mask [pairs, columns] selects, row by row."""
         found_by = window.in_sparse * (1 + window.in_dense)
         found_by = found_by[rows, columns][mask]
         origins = map(_ORIGINS.__getitem__, found_by.tolist())
@@ -407,7 +406,7 @@ class Miner:
     ) -> np.ndarray:
         """Mark the first sources of each pair's list that may be negatives, [pairs, columns].
 
-        The counts of those left out before them, by reason, fill up.
+        Updates the counts, by reason, of those left out before them.
         """
         limit = self.config.hard
         if self.config.pick == "random":
@@ -431,7 +430,7 @@ class Miner:
         # Checking for a near-duplicate is slow: only sources that would be taken are checked.
         while True:
             mask = free & ~close & ~duplicate
-            # The list counts as read up to its last source that is taken.
+            # A list is read until enough sources are taken.
             read = np.cumsum(mask, axis=1) - mask < limit
             unchecked = free & read & ~checked
             if not unchecked.any():
@@ -489,18 +488,18 @@ def negative_limits(
 ) -> np.ndarray:
     """Compute the highest score of a negative for each gold's score, float64 [golds].
 
-    `last` [golds] are the last scores of the claims' lists, if `share_of` counts from there.
+    `last` [golds] are the last scores of the claims' lists, if `share_of` is `above_last`.
     """
     limits = np.full(len(golds), np.inf)
     share = config.max_share
     if share is not None and baseline is not None:
-        # A gold no nearer than a random source says nothing: what scores as random is allowed.
+        # If a gold scores no higher than random, only sources up to the random mean are allowed.
         limits = baseline.mean + share * np.maximum(golds - baseline.mean, 0)
     elif share is not None and config.share_of == "above_last":
         assert last is not None
         limits = last + share * (golds - last)
     elif share is not None:
-        # A share of a negative score is above it: there the limit is as far below.
+        # A share of a negative score would be above it: the limit is as far below it instead.
         limits = golds * np.where(golds >= 0, share, 2 - share)
     if config.margin is not None:
         limits = np.minimum(limits, golds - config.margin)
@@ -510,7 +509,7 @@ def negative_limits(
 
 
 def _known(scores: np.ndarray) -> list[float | None]:
-    """List scores, None if there is none."""
+    """List scores, with None for NaN."""
     values: list[float | None] = scores.tolist()
     for place in np.flatnonzero(np.isnan(scores)).tolist():
         values[place] = None
@@ -518,7 +517,7 @@ def _known(scores: np.ndarray) -> list[float | None]:
 
 
 def pair_draw(seed: int, claim: str, gold: str) -> np.random.Generator:
-    """Seed a draw by a pair alone: other claims do not change it."""
+    """Seed a draw by its pair alone, so that other claims do not change it."""
     return np.random.default_rng([seed, _number(f"{claim}\0{gold}")])
 
 

@@ -10,9 +10,9 @@ from functools import lru_cache
 
 from claim2source.core.records import Source
 
-# Rare words that two texts must share before all of theirs are compared.
+# Rare words that two texts must share before all of their words are compared.
 SHARED_RAREST = 4
-# Sources whose words are kept, of each of the two texts: those compared last.
+# Size of the two caches of words, of titles and of abstracts, in sources.
 _KEPT = 2**13
 # Split a text of the source at a position into its distinct words.
 WordsOf = Callable[[int], frozenset[str]]
@@ -20,12 +20,12 @@ _WORDS = re.compile(r"\w+").findall
 
 
 def distinct_words(text: str) -> frozenset[str]:
-    """Split a text into words; case, punctuation, order and Unicode form do not count."""
+    """Split a text into words; ignores case, punctuation, order and Unicode form."""
     return frozenset(_WORDS(unicodedata.normalize("NFKC", text).casefold()))
 
 
 def jaccard(words: frozenset[str], other_words: frozenset[str]) -> float:
-    """Compute the share of two texts' words that both have; 0 if one has none."""
+    """Compute the share of two texts' words that both contain; 0 if one is empty."""
     shared = len(words & other_words)
     if not shared:
         return 0.0
@@ -37,10 +37,9 @@ def same_papers(
     max_title: float | None,
     max_text: float | None,
 ) -> list[tuple[str, str]]:
-    """List pairs of ids whose titles or abstracts are more alike than the limits (None: none).
+    """List pairs of ids whose titles or abstracts are more similar than the limits (None: none).
 
-    Of sources that are all alike, each is paired with one other at least: joined, the pairs give
-    the papers.
+    Of several equal sources each is in at least one pair: the connected components are the papers.
     """
     matches: list[tuple[int, int]] = []
     if max_title is not None:
@@ -66,7 +65,7 @@ def _similar_pairs(texts: Sequence[frozenset[str]], threshold: float) -> list[tu
     holders: dict[str, list[int]] = {}
     overlap: dict[int, int] = {}
     for words, position in first.items():
-        # Texts so alike share that many words at least, hence this many of their rarest.
+        # Texts this similar share at least that many words, hence this many of their rarest.
         shared = int(threshold * len(words) - 1e-9) + 1
         overlap[position] = min(SHARED_RAREST, shared)
         rarest = sorted(words, key=lambda word: (count[word], word))
@@ -88,7 +87,7 @@ def words_to_compare(
     max_title: float | None,
     max_text: float | None,
 ) -> list[tuple[float, WordsOf]]:
-    """Split titles and abstracts into words when they are first compared, each with its limit.
+    """Return a lazy splitter into words for titles and for abstracts, each with its limit.
 
     `max_title` and `max_text` are the highest similarities of sources that are not near-duplicates;
     None: any similarity.
@@ -106,7 +105,7 @@ def words_to_compare(
 class GoldDuplicates:
     """Check lazily which sources, by position, are near-duplicates of one claim's golds.
 
-    `compared` is what `words_to_compare` gives, `golds` are positions.
+    `compared` comes from `words_to_compare`, `golds` are positions.
     """
 
     def __init__(self, compared: Sequence[tuple[float, WordsOf]], golds: Collection[int]) -> None:

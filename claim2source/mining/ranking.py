@@ -21,7 +21,7 @@ from claim2source.mining.mine import (
 )
 from claim2source.mining.near_duplicates import GoldDuplicates, words_to_compare
 
-# Random sources that are looked at for a claim, at most, for each that is wanted.
+# Draws tried per random negative that is wanted.
 _TRIES = 20
 
 
@@ -35,7 +35,7 @@ def check_ranked(config: MiningConfig) -> None:
 
 @dataclass
 class RankingMiner:
-    """Take negatives of training claims from a ranking, and at random from the pool.
+    """Pick negatives of training claims from a ranking, and at random from the pool.
 
     A gold that is not among a claim's first `depth` sources is missed. The draw of a pair depends
     on its claim and gold alone.

@@ -14,14 +14,14 @@ Side = Literal["claim", "source"]
 Dtype = Literal["float32", "bfloat16", "float16"]
 Quantization = Literal["nf4"]
 Attention = Literal["sdpa", "eager"]
-# Devices of a model of BERT's kind that needs no transformers: NumPy for one post, which needs no
-# PyTorch either, and the processor for many. Another model is loaded as on None and on "cpu".
+# Devices that run BERT-like models without transformers: NumPy for one post, without PyTorch, and
+# the CPU for many. Other models run on the device that each is mapped to.
 NUMPY = "numpy"
 PREPACKED = "prepacked"
 PLAIN_BERT: Mapping[str | None, str | None] = {NUMPY: None, PREPACKED: "cpu"}
-# Models that read nothing else.
+# Models for English only.
 ENGLISH = ("sentence-transformers/all-MiniLM-L6-v2",)
-# Name -> hash or number: everything but the settings that vectors depend on.
+# Name -> hash or number: everything that vectors depend on except the settings.
 Identity = Mapping[str, str | float | None]
 
 
@@ -32,12 +32,12 @@ class Template:
     Args:
         claim: prefix of claims, such as "query: " for E5.
         source: prefix of sources, such as "passage: " for E5.
-        pool_prefix: whether the prefix's tokens are pooled with the text's: true, false, or
+        pool_prefix: whether the prefix's tokens are pooled with the text's tokens: true, false, or
             only on the side named here, `claim` or `source`. GritLM masks its instruction: false
             there.
-        append_token: token that ends every text, also one that is cut: "</s>" for E5-Mistral.
-            It is there once, whether or not the tokenizer adds it by itself; empty leaves
-            the end to the tokenizer.
+        append_token: token that ends every text, also a truncated one: "</s>" for E5-Mistral.
+            It appears once, whether or not the tokenizer adds it; if empty, the tokenizer
+            decides.
     """
 
     claim: str = ""
@@ -55,21 +55,21 @@ class Template:
         return self.pool_prefix is True or self.pool_prefix == side
 
     def stored_text(self, text: str, side: Side) -> str:
-        """Write a text with all of the template that its vector depends on."""
+        """Return a text with every part of the template that its vector depends on."""
         prefix = self.prefix(side)
-        # Where the prefix is not pooled, "a" + "b" and "" + "ab" have different vectors.
+        # If the prefix is not pooled, "a" + "b" and "" + "ab" have different vectors.
         return prefix + text if self.pools_prefix(side) else f"{prefix}\0{text}"
 
 
 @dataclass(frozen=True)
 class EncoderSettings(Settings):
-    """All but the weights that turns text into a vector; stored in every manifest.
+    """Everything except the weights that turns text into a vector; stored in every manifest.
 
-    The fields are those of `ModelConfig`, without any left open; one `max_length` serves claims
-    and sources, in mining, training and evaluation. With `own_code` the model runs with the code
-    that its repository ships. A model's folder alone says `lower_case`, which lowers the case
-    before the tokenizer does anything. `truncate_dim` is the number of dimensions that are kept,
-    of length 1 again if vectors are normalised.
+    The fields are those of `ModelConfig` with all defaults resolved; one `max_length` serves
+    claims and sources, in mining, training and evaluation. With `own_code` the model runs with the
+    code that its repository ships. `lower_case` comes from the model's folder and lower-cases
+    texts before the tokenizer. `truncate_dim` is the number of dimensions that are kept; they are
+    normalised again if vectors are normalised.
     """
 
     pooling: Pooling = "mean"
@@ -99,15 +99,15 @@ class ModelConfig(Settings):
         template: prefixes of claims and sources, and the token at the end; if none is
             given, the prompts that those files declare are the prefixes.
         prompts: whether those declared prompts are applied.
-        truncate_dim: dimensions that are kept of each vector, of a model that was trained to be
-            cut (Matryoshka); none: as those files say, else all.
-        dtype: weights' type: float32, bfloat16 or float16.
-        bidirectional: true lets a decoder's tokens see those after them (GritLM); none: as
+        truncate_dim: dimensions that are kept of each vector, for a model that was trained for
+            truncation (Matryoshka); none: as those files say, else all.
+        dtype: type of the weights: float32, bfloat16 or float16.
+        bidirectional: true lets a decoder's tokens attend to later ones (GritLM); none: as
             the model's config says.
         attention: sdpa or eager; none: sdpa if the model has it. It does not change the
             vectors beyond rounding.
-        quantization: nf4 loads linear layers in 4 bits (bitsandbytes, on a GPU); none does not.
-        allow_remote_code: names of models whose own code may run here; on the hub such a
+        quantization: nf4 loads linear layers in 4 bits (bitsandbytes, on a GPU).
+        allow_remote_code: names of models whose own code may run on this machine; on the hub such a
             model needs `revision`, the full commit.
         allow_bin: names of models whose weights may be read from .bin files, tensors only;
             on the hub such a model needs `revision`, the full commit.
@@ -140,7 +140,7 @@ class ModelConfig(Settings):
 
 @dataclass(frozen=True)
 class ModelChanges(ModelConfig):
-    """Change keys of a model that is chosen elsewhere.
+    """Change settings of a model that is chosen elsewhere.
 
     Args:
         name: a model, as in any config; empty: the one that is chosen elsewhere.
@@ -152,14 +152,14 @@ class ModelChanges(ModelConfig):
         """Allow an empty name: only keys are changed then."""
 
     def over(self, model: ModelConfig) -> ModelConfig:
-        """Return a model with the keys changed that differ from their defaults, and no others."""
+        """Apply those of these settings that differ from their defaults to a model."""
         values = {key.name: getattr(model, key.name) for key in fields(ModelConfig)}
         changes = _changed(self, ModelChanges())
         if "template" in changes:
             template_changes = _changed(self.template, Template())
             changes["template"] = replace(model.template, **template_changes)
         if changes.get("name", model.name) != model.name:
-            values["revision"] = None  # a commit of another repository
+            values["revision"] = None  # it is a commit of the other repository
         return ModelConfig(**values | changes)
 
 

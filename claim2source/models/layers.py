@@ -17,9 +17,9 @@ def find_layers(model: torch.nn.Module) -> torch.nn.ModuleList:
 
 
 def linear_layers(model: torch.nn.Module, names: Sequence[str] = ()) -> dict[str, torch.nn.Linear]:
-    """Find a model's linear layers by path, of these names or ends of paths; none: all.
+    """Find a model's linear layers whose path is, or ends with, one of `names`; none: all.
 
-    Without names the pooler's is left out.
+    Without names the pooler's layer is left out.
     """
     layers: dict[str, torch.nn.Linear] = {}
     for path, module in model.named_modules():
@@ -35,7 +35,7 @@ def linear_layers(model: torch.nn.Module, names: Sequence[str] = ()) -> dict[str
 
 
 def count_weights(layers: Iterable[torch.nn.Linear]) -> int:
-    """Count the layers' weights; not their tensors' elements: in 4 bits two share a byte."""
+    """Count the layers' weights, not their tensors' elements: in 4 bits two share one."""
     return sum(layer.in_features * layer.out_features for layer in layers)
 
 

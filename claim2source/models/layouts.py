@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 class Layout:
     """Names of a model's tensors: those of a layer follow `layer`, with its number for `{}`.
 
-    `sides` are the products for query, key and value, or one for all three. With a `gate` the
-    inner product is multiplied by its SiLU, else it passes GELU. Positions rotate queries and keys
-    if it `rotates`, else they have a table. Only with `biases` have products any. `defaults` are
-    what transformers writes of a config that does not say it; a config that says one of `fixed`
-    otherwise is of another model.
+    `sides` are the linear layers of query, key and value, or one for all three. If there is a
+    `gate`, its SiLU multiplies the inner layer's output; else that passes a GELU. `rotates`:
+    positions rotate queries and keys; else they have a table. `biases`: linear layers have biases.
+    `defaults` are transformers' values of keys that a config lacks. A config with another value of
+    a key in `fixed` belongs to another model.
     """
 
     layer: str

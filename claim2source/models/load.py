@@ -46,21 +46,22 @@ def load(
 ) -> Encoder:
     """Load a model and its tokenizer.
 
-    With `shorten`, texts are cut to what the model has positions for, if settings allow more.
+    With `shorten`, texts are cut to the model's number of positions if the settings allow more.
 
     The caller has checked that the model's own code may run (`settings.own_code`). Raises
-    `UserError` for files that are not a model, and for settings this model or machine cannot have.
+    `UserError` for files that are not a model, and for settings that this model or machine does
+    not support.
     """
     target = _device(device)
     _check_machine(settings, target)
     if (folder / ADAPTER_CONFIG_FILE).is_file():
-        # transformers would load it with any base it names.
-        raise InputError(folder / ADAPTER_CONFIG_FILE, reason="an adapter that is not a checkpoint")
+        # transformers would load it with any base that it names.
+        raise InputError(folder / ADAPTER_CONFIG_FILE, reason="an adapter, but not a checkpoint")
     if not tokenizer_files(folder):
         raise InputError(folder, reason="no tokenizer here")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=settings.own_code)
-        tokenizer("a")  # values of the wrong type are noticed here only
+        tokenizer("a")  # values of the wrong type are noticed only here
         config = _model_config(folder, settings)
         kind = AutoModelForTextEncoding if config.model_type in _ENCODER_HALF else AutoModel
         model, loading = kind.from_pretrained(
@@ -78,12 +79,12 @@ def load(
         raise
     except Exception as error:  # libraries raise anything for files that are damaged
         raise UserError(f"model {folder}: {one_line(error)}") from None
-    # transformers makes up a pooler if the weights have none; nothing here reads it.
+    # transformers invents a pooler if the weights have none; it is not used here.
     read = [key for key in loading["missing_keys"] if not key.startswith("pooler.")]
     require_weights(folder, read)
     rows = model.get_input_embeddings().num_embeddings
     if max(tokenizer.all_special_ids, default=0) >= rows:
-        reason = f"its special tokens go beyond the {rows} that the model knows"
+        reason = f"its special tokens exceed the model's {rows} tokens"
         raise InputError(folder / "tokenizer_config.json", reason=reason)
     reads_types = _reads_types(folder, tokenizer, model)
     _prepare_tokenizer(tokenizer, settings, folder)
@@ -101,7 +102,7 @@ def load(
     _add_own_modules(encoder, folder)
     if settings.bidirectional and not _sees_ahead(encoder):
         kind = model.config.model_type
-        raise ConfigError("model.bidirectional", True, f"false: {kind} models here look back only")
+        raise ConfigError("model.bidirectional", True, f"false: {kind} models are causal here")
     return encoder
 
 
@@ -110,19 +111,19 @@ def _prepare_tokenizer(
     settings: EncoderSettings,
     folder: Path,
 ) -> None:
-    """Have a tokenizer pad, cut texts at their end and lower their case, as settings say."""
+    """Have a tokenizer pad and cut texts at their end, and lower-case them if settings say so."""
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    # Texts are cut at their end, whatever the tokenizer's files say.
+    # Cut texts at their end, whatever the tokenizer's files say.
     tokenizer.truncation_side = "right"
     if settings.lower_case:
         _lower_case(tokenizer, folder)
 
 
 def _add_own_modules(encoder: Encoder, folder: Path) -> None:
-    """Have an encoder run the modules of a folder that has classes of its own among them.
+    """Have an encoder run a folder's modules if the author's own classes are among them.
 
-    Raises `UserError` if they cannot be loaded, or do what is not done here.
+    Raises `UserError` if they cannot be loaded or are not supported.
     """
     types = module_types(folder)
     if not any(is_own_class(kind) for kind, _ in types):
@@ -139,7 +140,7 @@ def _add_own_modules(encoder: Encoder, folder: Path) -> None:
         modules.measure(encoder)
     except UserError:
         raise
-    except Exception as error:  # code of its own raises anything
+    except Exception as error:  # the author's code may raise anything
         raise UserError(f"model {folder}: {one_line(error)}") from None
     require_pooled_prompts(encoder.settings, parts, folder)
     encoder.own_modules = modules
@@ -178,16 +179,16 @@ def _load_module(
 
 
 def _reads_types(folder: Path, tokenizer: Any, model: Any) -> bool:
-    """Whether the tokens of a single text have types other than 0 that the model reads.
+    """Whether a single text has token types other than 0 that the model uses.
 
-    Raises `InputError` for types that it has no vectors for.
+    Raises `InputError` for types that the model has no embeddings for.
     """
     given = max(tokenizer("a").get("token_type_ids") or (0,))
     if not given or "token_type_ids" not in inspect.signature(model.forward).parameters:
         return False
     known = getattr(model.config, "type_vocab_size", None)
     if known is not None and given >= known:
-        reason = f"gives a token of a text the type {given}, and the model knows {known}"
+        reason = f"gives a token the type {given}, but the model has {known} types"
         raise InputError(folder / "tokenizer.json", reason=reason)
     return True
 
@@ -255,21 +256,21 @@ def _quantized(settings: EncoderSettings, target: str) -> dict[str, object]:
 
 @torch.inference_mode()
 def _sees_ahead(encoder: Encoder) -> bool:
-    """Test whether a token attends to later ones: some models ignore the config."""
+    """Test whether tokens attend to later ones: some models ignore the config."""
     ids = torch.tensor([[0, 1], [0, 2]], device=encoder.device)
     hidden = encoder.model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
     return not torch.equal(hidden[0, 0], hidden[1, 0])
 
 
 def count_positions(model: Any) -> int | None:
-    """Count the tokens a model has positions for, None without a limit.
+    """Count the tokens that a model has positions for; None if there is no limit.
 
     RoBERTa reserves some for padding.
     """
     positions = getattr(model.config, "max_position_embeddings", None)
     if positions is None or positions < 1:  # XLNet, whose positions are relative, has -1
         return None
-    # A classifier's embeddings lie in the model beneath its head.
+    # A classifier's embeddings are in the model under its head.
     embeddings = getattr(model, "embeddings", None)
     embeddings = embeddings or getattr(getattr(model, "base_model", None), "embeddings", None)
     table = getattr(embeddings, "position_embeddings", None)

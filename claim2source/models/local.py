@@ -1,4 +1,4 @@
-"""Take models from a folder of the user's in place of the hub, whatever asks for them."""
+"""Load models from the user's folder instead of the hub, wherever a program loads one."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.files import folder_error
 from claim2source.models.config import ModelConfig
 
-# What the drivers of Nvidia, its Jetson boards, AMD and WSL make.
+# Devices of the drivers of Nvidia, its Jetson boards, AMD and WSL.
 _GPUS = ("/dev/nvidiactl", "/dev/nvmap", "/dev/kfd", "/dev/dxg")
-# Of the process, as the hub's own switch is: stages load models late, and in threads.
+# Global, like the hub's own switch: stages load models late, and in threads.
 _folder: Path | None = None
 
 
@@ -27,12 +27,12 @@ class ModelOptions(Settings):
     """Set the folder of a program's models.
 
     Args:
-        models: folder of models by the last part of their name (models/all-mpnet-base-v2), taken
-            before the hub's: of first stages, re-rankers and all else that is loaded.
+        models: folder of models, each named by the last part of its hub name
+            (models/all-mpnet-base-v2). Every model that is in it is loaded from there.
     """
 
     models: Path | None = None
-    offline: bool = flag("do not ask the hub: models from folders, packages and its cache")
+    offline: bool = flag("do not contact the hub; use folders, packages and the hub's cache")
 
 
 C = TypeVar("C", bound=ModelOptions)
@@ -42,11 +42,11 @@ R = TypeVar("R")
 
 @contextmanager
 def local_models(folder: Path | None, offline: bool = False) -> Iterator[None]:
-    """Take models from `folder/NAME`, NAME being the last part of their name, before the hub.
+    """Load models from `folder/NAME` instead of the hub; NAME is the last part of their name.
 
-    This applies to whatever is loaded within, first stages and later ones, bases of adapters and
-    tokenizers. `offline` keeps the hub from being asked for anything. Without a folder the one
-    that applies already does.
+    This applies to every model that the body loads: first and later stages, bases of adapters,
+    tokenizers. With `offline` the hub is not contacted. Without a folder an outer call's folder
+    stays in force.
     """
     from huggingface_hub import constants
 
@@ -66,7 +66,7 @@ def local_models(folder: Path | None, offline: bool = False) -> Iterator[None]:
 def with_local_models(
     work: Callable[Concatenate[C, P], R],
 ) -> Callable[Concatenate[C, P], R]:
-    """Have a program's work take models from where its settings say; refuse an absent GPU."""
+    """Have a program load models from the folder in its settings; refuse an absent GPU."""
 
     @wraps(work)
     def within(config: C, *arguments: P.args, **options: P.kwargs) -> R:
@@ -78,7 +78,7 @@ def with_local_models(
 
 
 def require_device(device: str | None) -> None:
-    """Raise `ConfigError` for a GPU that no driver knows, before PyTorch is imported."""
+    """Raise `ConfigError` for a GPU if there is no driver, before PyTorch is imported."""
     wants_gpu = device is not None and device.startswith("cuda")
     if wants_gpu and sys.platform == "linux" and not any(map(os.path.exists, _GPUS)):
         raise ConfigError("device", device, "cpu: there is no GPU here")
@@ -87,7 +87,7 @@ def require_device(device: str | None) -> None:
 def local_name(name: str) -> str:
     """Return the folder that replaces a model's name, if there is one; else the name itself.
 
-    A name that is a folder itself is that folder.
+    The name of an existing folder stays.
     """
     if _folder is None or Path(name).exists() or not Path(name).name:
         return name
@@ -98,9 +98,9 @@ def local_name(name: str) -> str:
 
 
 def local_model(model: ModelConfig) -> ModelConfig:
-    """Take a model from the folder of models if it is there; else leave it as it is.
+    """Return a model with its folder in the folder of models as the name, if it is there.
 
-    What is allowed to the model by its name is allowed to that folder; no commit is asked for.
+    Permissions by the model's name apply to that folder, and it needs no commit.
     """
     path = local_name(model.name)
     if path == model.name:

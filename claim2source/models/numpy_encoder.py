@@ -1,4 +1,4 @@
-"""Encode texts with BERT or Nomic BERT in NumPy: PyTorch and transformers import for longer."""
+"""Encode texts with BERT or Nomic BERT in NumPy: importing PyTorch would take longer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from claim2source.data.store import Store
 
-# Tokenizers that transformers reads from tokenizer.json, and one whose normaliser its config sets.
+# Tokenizers that transformers loads from tokenizer.json, and one whose config sets its normaliser.
 _PLAIN_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 _BERT = ("BertTokenizer", "BertTokenizerFast")
 _TABLE = "embeddings.word_embeddings.weight"
@@ -34,9 +34,9 @@ _TOKENS = 2048
 
 
 class NumpyEncoder:
-    """Encode texts as an `Encoder` does; no vector is kept in a store.
+    """Encode texts as an `Encoder` does, without storing vectors.
 
-    `weights` maps tensors to arrays in float32, but for the table of words, of which rows are read.
+    `weights` maps tensors to arrays in float32, except the word embeddings, which are read by row.
     `layout` names them.
     """
 
@@ -95,7 +95,7 @@ class NumpyEncoder:
                 vectors[rows] = self._vectors([ids[row] for row in rows])
                 bar.update(len(rows))
         if not np.isfinite(vectors).all():
-            raise UserError("the model gave a vector that is not finite")
+            raise UserError("the model returned a vector that is not finite")
         row_of = {text: row for row, text in enumerate(distinct)}
         rows_of_texts = [row_of[text] for text in texts]
         seconds = time.perf_counter() - started
@@ -106,7 +106,7 @@ class NumpyEncoder:
         return vectors[rows_of_texts], cost
 
     def _vectors(self, ids: Sequence[Sequence[int]]) -> np.ndarray:
-        """Compute vectors [n, dimensions]; only attention keeps the texts of the row apart."""
+        """Compute vectors [n, dimensions] from one row of texts that only attention separates."""
         lengths = [len(text) for text in ids]
         ends = np.cumsum(lengths).tolist()
         bounds = list(pairwise([0, *ends]))
@@ -129,7 +129,7 @@ class NumpyEncoder:
         return self._pool(hidden, lengths)
 
     def _embed(self, ids: Sequence[Sequence[int]], positions: np.ndarray) -> np.ndarray:
-        """Look up the tokens and, unless these rotate, their positions: [tokens, width]."""
+        """Look up embeddings of tokens and, unless these rotate, of positions: [tokens, width]."""
         rows: list[np.ndarray] = []
         for text in ids:
             for token in text:
@@ -142,7 +142,7 @@ class NumpyEncoder:
         return self._norm(hidden + types[0], self.layout.embedding_norm)
 
     def _turns(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """Compute cosines and sines [tokens, 1, width of a head] of rotations; None without any."""
+        """Compute cosines and sines [tokens, 1, head width] of rotations; None without rotation."""
         base = rotation_base(self.config)
         if not self.layout.rotates or base is None:
             return None
@@ -239,9 +239,9 @@ def load_numpy(
     shorten: bool,
     kind: type[NumpyEncoder] = NumpyEncoder,
 ) -> NumpyEncoder | None:
-    """Load a folder of model files; None if `load` alone reads it, or says what is wrong.
+    """Load a folder of model files; None if `load` must load it, or report what is wrong.
 
-    With `shorten`, texts are cut to what the model has positions for.
+    With `shorten`, texts are cut to the model's number of positions.
     """
     from safetensors import safe_open
 
@@ -287,7 +287,7 @@ def load_numpy(
 
 
 def _tokenizer(folder: Path, settings: EncoderSettings) -> Tokenizer | None:
-    """Load the tokenizer as transformers does; None if that would take more than this."""
+    """Load the tokenizer as transformers does; None if transformers does more than is done here."""
     from tokenizers import Tokenizer, normalizers
 
     config: Mapping[str, Any] = read_object(folder / "tokenizer_config.json")
@@ -307,9 +307,9 @@ def _tokenizer(folder: Path, settings: EncoderSettings) -> Tokenizer | None:
     if any(token.content in prefixes for token in special) or not tokenizer.encode("").ids:
         return None
     if any(tokenizer.encode("a").type_ids):
-        return None  # types other than 0, which an `Encoder` reads
+        return None  # types other than 0, which `Encoder` supports
     tokenizer.no_padding()
     tokenizer.enable_truncation(settings.max_length)
-    # A special token's name in a text is plain text.
+    # The name of a special token in a text is plain text.
     tokenizer.encode_special_tokens = True
     return tokenizer

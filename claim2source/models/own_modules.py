@@ -1,4 +1,4 @@
-"""Run module classes that a sentence-transformers folder ships itself, if they are allowed."""
+"""Run module classes that a sentence-transformers folder ships, if they are allowed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from claim2source.models.encoder import Encoder
 from claim2source.models.hub import MODULES
 from claim2source.models.tokens import TokenBatch
 
-# Read by a module of the author's own and by ours: they must give the same.
+# Texts for which the author's module and ours must agree.
 _PROBES = ("a claim", "Masks in schools. A trial of 31 schools.")
-# Most that two vectors of a token may differ by, as a share of the largest number.
+# Largest difference of two vectors of a token, as a share of the largest number.
 _ROUNDING = 1e-4
 _IN_16_BITS = 0.05
 
 
 class OwnModules(torch.nn.Module):
-    """Turn token vectors into a text's vector by all modules behind the transformer."""
+    """Turn token vectors into a text's vector by all modules after the transformer."""
 
     def __init__(self, parts: Sequence[Any]) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class OwnModules(torch.nn.Module):
 
     @torch.inference_mode()
     def measure(self, encoder: Encoder) -> None:
-        """Set the length of a vector."""
+        """Measure and set the length of a vector."""
         batch = encoder.collate(encoder.tokenize(_PROBES[:1], "claim")).to(encoder.device)
         self.out_features = int(self(encoder.hidden(batch), batch).shape[1])
 
@@ -57,7 +57,7 @@ def require_same_transformer(
     kind: str,
     folder: Path,
 ) -> None:
-    """Raise `InputError` if a Transformer of the author's own reads texts otherwise than this."""
+    """Raise `InputError` if the author's own Transformer encodes texts differently."""
     part = part.eval().to(encoder.device)
     tokenize = getattr(part, "preprocess", None) or part.tokenize
     settings = encoder.settings
@@ -65,7 +65,7 @@ def require_same_transformer(
     plain.settings = replace(settings, template=replace(settings.template, claim=""))
     for text in _PROBES:
         if not _reads_alike(plain, part, tokenize([text]), text):
-            reason = f"{kind} reads texts otherwise than sentence-transformers' Transformer"
+            reason = f"{kind} does not encode texts like sentence-transformers' Transformer"
             raise InputError(folder / MODULES, field="type", reason=f"{reason}: not supported")
 
 
@@ -75,7 +75,7 @@ def _reads_alike(
     features: Mapping[str, Any],
     text: str,
 ) -> bool:
-    """Whether an encoder gives a text the tokens and the token vectors that `part` gives it."""
+    """Whether an encoder and `part` return the same tokens and token vectors for a text."""
     tokens = encoder.tokenize([text], "claim")
     if features["input_ids"].tolist() != [list(row.ids) for row in tokens]:
         return False
@@ -100,11 +100,11 @@ def require_pooled_prompts(
     parts: Sequence[Any],
     folder: Path,
 ) -> None:
-    """Raise `InputError` for a prompt that is left out of what modules of an author's own pool."""
+    """Raise `InputError` for a prompt that the author's own modules should leave out of pooling."""
     template = settings.template
     if not (template.claim or template.source):
         return
     left_out = any(getattr(part, "include_prompt", True) is False for part in parts)
     if left_out or template.pool_prefix is not True:
-        reason = "modules of the author's own cannot leave a prompt out: model.prompts: false"
+        reason = "the author's own modules pool the prompt too; set model.prompts: false"
         raise InputError(folder / MODULES, field="type", reason=reason)

@@ -1,8 +1,8 @@
 """Pack texts end to end in one row, without padding, if the model's layers allow it.
 
-Only attention looks at more than one token. On a GPU in 16 bits flash attention keeps the texts of
-a row apart; elsewhere texts of like length are padded there. All other layers (most of the
-arithmetic) see no padding, and every weight's gradient is computed at once.
+Only attention combines tokens. On a GPU in 16 bits flash attention separates the texts of a row;
+elsewhere texts of like length are padded for attention. All other layers (most of the arithmetic)
+see no padding, and every weight's gradient is computed at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KERNEL = "claim2source_packed"
 # Model types that accept positions, which start at 0 or after the padding's.
 _ABSOLUTE = "bert"
 _BEHIND_PADDING = "xlm-roberta"
-# Decoders and one encoder that rotate by positions, and pass on what only attention reads.
+# Decoders and one encoder that rotate by positions and pass arguments through to attention.
 _ROTARY = ("llama", "mistral", "qwen2", "qwen3", "nomic_bert")
 # Config of the model that is in a forward pass of packed texts; None outside of one.
 _packing: ContextVar[Any] = ContextVar("packing", default=None)
@@ -51,11 +51,11 @@ class AttentionGroup:
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """All texts' tokens in one row [t]: ids, position in and number of their text, if pooled.
+    """All texts' tokens in one row [t]: id, position in the text, number of the text, if pooled.
 
     `firsts` and `lasts` [n] are each text's first and last token, in the order of the texts.
-    `bounds` [n + 1], int32, are where texts begin and the last ends, in the order of the row
-    (flash attention's cu_seqlens); `longest` counts the tokens of the longest.
+    `bounds` [n + 1], int32, are the texts' beginnings and the last one's end, in the order of the
+    row (flash attention's cu_seqlens); `longest` is the length of the longest.
     """
 
     input_ids: Tensor
@@ -92,7 +92,7 @@ def can_pack(model: Any, longest: int) -> bool:
     """Whether packing texts of at most `longest` tokens gives the same vectors."""
     config = model.config
     if config.model_type in _ROTARY:
-        # Qwen's configs name a window that is not used; Llama's and Nomic's name none.
+        # Qwen's configs have a window that is not used; Llama's and Nomic's have none.
         is_used = getattr(config, "use_sliding_window", True)
         window = getattr(config, "sliding_window", None) if is_used else None
         is_known = window is None or longest <= window
@@ -101,7 +101,7 @@ def can_pack(model: Any, longest: int) -> bool:
         positions = getattr(config, "position_embedding_type", None)
         has_table = config.model_type in (_ABSOLUTE, _BEHIND_PADDING)
         is_known = has_table and is_encoder and positions in (None, "absolute")
-    # The last one while another thread is in a forward pass of packed texts.
+    # The previous one, if another thread is in a forward pass of packed texts.
     return is_known and config._attn_implementation in ("sdpa", KERNEL)
 
 
@@ -150,7 +150,7 @@ def pack(
 def _group(lengths: Tensor) -> AttentionGroup:
     position = torch.arange(int(lengths.max()))
     real = position < lengths[:, None]
-    # Padding repeats a text's last token; its result is masked and never read.
+    # Padding repeats a text's last token; its result is masked and never used.
     column = torch.minimum(position.expand_as(real), lengths[:, None] - 1)
     padded = ((lengths.cumsum(0) - lengths)[:, None] + column).flatten()
     if bool(real.all()):
@@ -187,7 +187,7 @@ def _inputs(model: Any, ids: Tensor) -> dict[str, Tensor]:
     if ids.device.type != "cpu" or not torch.is_grad_enabled():
         return {"input_ids": ids}
     table = model.get_input_embeddings()
-    # A sharded table is whole in the forward pass alone.
+    # A sharded table is complete only in the forward pass.
     is_plain = type(table) is torch.nn.Embedding and type(table.weight) is torch.nn.Parameter
     if not (is_plain and table.weight.requires_grad and not table.scale_grad_by_freq):
         return {"input_ids": ids}
@@ -210,13 +210,13 @@ def _kernel(config: Any) -> Iterator[None]:
 
 
 def enable_checkpointing(model: Any) -> None:
-    """Have a model compute activations again in the backward pass, those of packed texts too."""
+    """Have a model recompute activations in the backward pass, also for packed texts."""
     # Reentrant checkpointing would pass no gradient through a frozen first block.
     model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": _contexts})
 
 
 def _contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    # Of the model that computes: one that is sharded is a copy of the one that was prepared.
+    # Of the model that computes: a sharded model is a copy of the one that was prepared.
     config = _packing.get()
     if config is None:
         return nullcontext(), nullcontext()
@@ -272,8 +272,8 @@ def _attention(
 ) -> tuple[Tensor, None]:
     """Attend within each text: [1, heads, t, d] to [1, t, heads, d].
 
-    Key and value may have fewer heads. A decoder looks back only, unless its config says that it
-    is not causal.
+    Key and value may have fewer heads. A decoder's attention is causal unless its config says
+    otherwise.
     """
     causal = bool(module.is_causal and getattr(module.config, "is_causal", True))
     rows = []
@@ -298,7 +298,7 @@ def _attention(
             q,
             k,
             v,
-            # Padding comes last: who looks back sees none.
+            # Padding comes last, so that causal attention never sees it.
             attn_mask=None if causal else group.mask,
             dropout_p=dropout,
             is_causal=causal,
@@ -341,7 +341,7 @@ def flash_varlen() -> Varlen:
         causal: bool,
     ) -> Tensor:
         groups = q.shape[1] // k.shape[1]
-        if groups > 1 and not has_groups:  # torch 2.11 wants as many heads on both sides
+        if groups > 1 and not has_groups:  # torch 2.11 needs equal numbers of heads
             k, v = (side.repeat_interleave(groups, dim=1) for side in (k, v))
         attended = attend(
             *(q, k, v, bounds, bounds, longest, longest),

@@ -1,7 +1,7 @@
 """Encode texts with BERT or Nomic BERT in PyTorch, its weights packed once for the processor.
 
-For a few short texts transformers' own calls, and packing weights for each product, take longer
-than the products themselves.
+For a few short texts, transformers' Python code and packing the weights for each product take
+longer than the products themselves.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from claim2source.models.numpy_encoder import NumpyEncoder, rotate
 
-# Rows that weights are packed for: the tokens of a post and its sentences.
+# Number of rows that weights are packed for: the tokens of a post and its sentences.
 _ROWS = 64
 _OPERATORS = ("_linear_pointwise", "_reorder_linear_weight")
 
@@ -85,7 +85,7 @@ class PrepackedEncoder(NumpyEncoder):
         name: str,
         then: str = "none",
     ) -> np.ndarray:
-        """Apply a linear layer and what follows it; oneDNN has the weight packed, if it is."""
+        """Apply a linear layer and the operation after it, by oneDNN if the weight is packed."""
         inputs = torch.from_numpy(hidden)
         weight, bias = self._linears[name]
         if self._packs:

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from sentence_transformers.sentence_transformer.modules import Dense
 
 FILE = "projection.safetensors"
-# Share of the mean variance that is added to each dimension's: few texts span few dimensions.
+# Share of the mean variance that regularises each dimension: few texts span few dimensions.
 _RIDGE = 0.01
 
 
 class DenseLayers(torch.nn.Sequential):
-    """Several Dense layers, one behind the other (EmbeddingGemma)."""
+    """Several Dense layers in sequence (EmbeddingGemma)."""
 
     @property
     def out_features(self) -> int:
@@ -84,7 +84,7 @@ def load_projection(folder: Path, width: int) -> Dense:
         ) from None
     weight = tensors.get("linear.weight")
     if weight is None or weight.ndim != 2 or weight.shape[1] != width:
-        raise InputError(path, reason=f"no projection of vectors of {width} dimensions")
+        raise InputError(path, reason=f"not a projection of vectors of {width} dimensions")
     projection = new_projection(width, len(weight))
     try:
         projection.load_state_dict(tensors)

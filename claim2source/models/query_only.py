@@ -28,7 +28,7 @@ class WithoutAdapter(torch.nn.Module):
 
     @training.setter
     def training(self, mode: bool) -> None:
-        """Keep no mode of its own: `train` passes it on to the tuned model."""
+        """Ignore the mode: `train` passes it on to the tuned model."""
 
     @property
     def config(self) -> Any:
@@ -40,7 +40,7 @@ class WithoutAdapter(torch.nn.Module):
 
 
 def base_encoder(encoder: Encoder, weights: Identity | None) -> Encoder:
-    """Return an encoder of the base beneath an adapter; `weights` identify the base's."""
+    """Return an encoder of the base under an adapter; `weights` identify the base's weights."""
     model: Any = WithoutAdapter(encoder.model)
     base = Encoder(model, encoder.tokenizer, encoder.settings, weights)
     base.name = encoder.name
@@ -51,13 +51,13 @@ def base_encoder(encoder: Encoder, weights: Identity | None) -> Encoder:
 
 
 class LateEncoder(Encoder):
-    """Encode sources with a model that is loaded once a text has no vector in the store.
+    """Encode sources with a model that is loaded only when a text has no vector in the store.
 
-    A process that answers claims then needs the small model alone.
+    A process that only answers claims then loads only the small model.
     """
 
     def __init__(self, record: SourceModel, load: Callable[[], Encoder]) -> None:
-        # What needs the model's own parts is left to `__getattr__`.
+        # Attributes of the model itself are loaded by `__getattr__`.
         self.record = record
         self._load = load
         self.settings = record.encoder

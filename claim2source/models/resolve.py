@@ -75,9 +75,9 @@ class Resolved:
         return self.exported
 
     def uncut_length(self, sources: Sequence[str]) -> int:
-        """Return `max_length`, or the model's own by its files if that reads sources further.
+        """Return `max_length`, or the length in the model's files if that cuts fewer sources.
 
-        Such a model is warned of. Its files may declare more tokens than it has positions for.
+        Warns in the latter case. The files may declare more tokens than there are positions.
         """
         from claim2source.models.load import count_positions
 
@@ -86,21 +86,21 @@ class Resolved:
         own = min(declared, count_positions(self.encoder.model) or declared)
         if own <= limit:
             return limit
-        self.encoder.tokenize(["a text"], "source")  # whose error names the key
+        self.encoder.tokenize(["a text"], "source")  # its error names the key
         rows = self.encoder.tokenize(sources, "source", limit + 1)
         cut = sum(len(row.ids) > limit for row in rows)
         if not cut:
             return limit
         log.warning(
-            "model.max_length: %d of %d sources are cut at %d tokens; the model takes %d, at which "
-            "step 0 is read: reading more may gain more than training",
+            "model.max_length: %d of %d sources are cut at %d tokens; the model takes %d, which "
+            "step 0 uses: a higher max_length may gain more than training",
             *(cut, len(rows), limit, own),
         )
         return own
 
     @property
     def record(self) -> Manifest | None:
-        """Return the manifest of a checkpoint, or of the one that the model was exported from."""
+        """Return a checkpoint's manifest, or that of the checkpoint behind an exported model."""
         return self.manifest or Manifest.read_export(self.folder)
 
     @property
@@ -111,13 +111,13 @@ class Resolved:
     def rendering_for(self, rendering: Rendering | None) -> Rendering:
         """Return a checkpoint's own rendering; for others `rendering`, else their own or default.
 
-        Raises `UserError` if another is asked for than the checkpoint was trained with.
+        Raises `UserError` if `rendering` is not the one that the checkpoint was trained with.
         """
         if self.manifest is None:
             return rendering or self.exported or Rendering()
         own = self.manifest.rendering
         if rendering is not None and rendering != own:
-            reason = f"the checkpoint was trained with {own}; it is evaluated as it was trained"
+            reason = f"the checkpoint was trained with {own} and must be evaluated with it"
             raise UserError(f"rendering: {reason}")
         return own
 
@@ -127,11 +127,11 @@ def resolve(
     device: str | None = None,
     dtype: Dtype | None = None,
 ) -> Resolved:
-    """Load a model by name. Raises `UserError` if there is none, or it cannot be used.
+    """Load a model by name. Raises `UserError` if it does not exist or cannot be used.
 
     A checkpoint of ours takes every setting from its manifest; `ModelConfig` settings that
     would contradict it are refused. `dtype` loads the weights in another type, and a quantized
-    base unquantized, as merging does. On the devices of `PLAIN_BERT` a model of BERT's kind that
+    base unquantized, as merging does. On the devices of `PLAIN_BERT` a BERT-like model that
     encodes both sides runs without transformers.
     """
     if not isinstance(model, ModelConfig):
@@ -148,7 +148,7 @@ def resolve(
     settings = complete_settings(replace(config, dtype=dtype or config.dtype), files)
     shorten = config.max_length is None
     if export is not None and export.weights.trained == "query_only":
-        device = PLAIN_BERT.get(device, device)  # such a model has both sides
+        device = PLAIN_BERT.get(device, device)  # NumPy models encode both sides
     encoder = _load(files, settings, device, config.attention, shorten)
     kept = config.truncate_dim
     if kept is not None and kept > encoder.dimensions:
@@ -184,7 +184,7 @@ def _load(
             kind = PrepackedEncoder
         encoder = load_numpy(folder, settings, shorten, kind)
         if encoder is not None:
-            return cast("Encoder", encoder)  # all of it that a search calls
+            return cast("Encoder", encoder)  # it has everything that a search calls
         device = PLAIN_BERT[device]
     from claim2source.models.load import load
 
@@ -196,7 +196,7 @@ def _refuse_overrides(config: ModelConfig) -> None:
     for key in TRAINED:
         value = getattr(config, key)
         if value != getattr(default, key):
-            allowed = "nothing: the checkpoint's manifest says it"
+            allowed = "no value: the checkpoint's manifest sets it"
             raise ConfigError(f"model.{key}", value, allowed)
 
 
@@ -247,7 +247,7 @@ def _full_checkpoint(
     settings: EncoderSettings,
     device: str | None,
 ) -> Resolved:
-    """Load a checkpoint that has all weights of its model."""
+    """Load a checkpoint that contains all weights of its model."""
     base = manifest.base
     weights = manifest.weights
     file = folder / FILE
@@ -292,7 +292,7 @@ def _late_encoder(
     config: ModelConfig,
     device: str | None,
 ) -> Encoder:
-    """Represent the sources' recorded model until it is needed; loading compares its hashes."""
+    """Stand in for the recorded model of the sources; loading it compares its hashes."""
     from claim2source.models.query_only import LateEncoder
 
     def load() -> Encoder:
@@ -306,7 +306,7 @@ def _late_encoder(
         encoder = resolve(_read_config(record, config), device).encoder
         encoder = encoder.source_encoder or encoder
         if encoder.key() != late.key():
-            reason = f"{record.name} is not the model whose vectors of sources this was trained for"
+            reason = f"{record.name} is not the source encoder that this was trained with"
             raise InputError(file, field="source_model.weights", reason=reason)
         return encoder
 
@@ -347,7 +347,7 @@ def load_base(
     if recorded.name.startswith(LOCAL):
         reason = f"no such folder on this machine: {Path(recorded.name).name!r}; put it or a link"
         raise InputError(file, field="base.name", reason=f"{reason} next to {file.parent}")
-    # Its code runs where it ran in training, if this user allows it: a manifest cannot.
+    # Its code runs if it ran in training and this user allows it: a manifest cannot allow it.
     base_config = local_model(
         replace(
             config,
@@ -360,10 +360,10 @@ def load_base(
     # A packaged copy serves any revision: its hash is compared.
     files, base = packaged_files(recorded.name) or base_files(base_config)
     if settings.own_code and not check_code(base_config, files):
-        reason = f"{files} ships no code of its own"
+        reason = f"{files} does not ship its own code"
         raise InputError(file, field="encoder.own_code", reason=reason)
     if base.sha256 != recorded.sha256:
-        reason = f"{files} has other weights ({base.sha256[:12]}...) than this was trained from"
+        reason = f"{files} has other weights ({base.sha256[:12]}...) than the base in training"
         raise InputError(file, field="base.sha256", reason=reason)
     encoder = _load(files, settings, device, config.attention)
     encoder.weights = _identity(base, files, encoder)
@@ -383,7 +383,7 @@ def _identity(base: Base, files: Path, encoder: Encoder) -> Identity:
 
 
 def _types(encoder: Encoder) -> str | None:
-    """Name the types of tokens, without which vectors were stored before; None if all are 0."""
+    """Return a key's part for token types, which older keys lack; None if all are 0."""
     return "read" if encoder.reads_types else None
 
 
@@ -402,15 +402,15 @@ def set_adapter_scale(model: torch.nn.Module, scale: float) -> None:
 
 
 def require_dense(weights: Weights, present: str | None, file: Path) -> None:
-    """Raise `InputError` if the layers behind the pooling are not those of training."""
+    """Raise `InputError` if the layers after the pooling are not those of training."""
     if weights.dense != present:
-        reason = "the Dense layers behind the pooling are not those that it was trained with"
+        reason = "the Dense layers after the pooling are not those of training"
         raise InputError(file, field="weights.dense", reason=reason)
 
 
 def check_hash(path: Path, expected: str | None) -> None:
     """Raise `InputError` for a file that is not the one a manifest names."""
     if not path.is_file():
-        raise InputError(path, reason="the manifest names this file, and it is missing")
+        raise InputError(path, reason="is missing, but the manifest names it")
     if file_hash(path) != expected:
-        raise InputError(path, reason="its sha256 is not the manifest's: damaged or exchanged")
+        raise InputError(path, reason="its sha256 is not the manifest's: damaged or replaced")

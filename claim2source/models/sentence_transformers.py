@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 _TANH = "torch.nn.modules.activation.Tanh"
 _MODULES = "modules.json"
 _SETTINGS = "config_sentence_transformers.json"
-# Of a Transformer's config: what would change vectors here, and parts where only these do not.
+# Keys of a Transformer's config that would change vectors, and harmless subkeys of other keys.
 _UNSUPPORTED = ("processing_kwargs", "query_length", "document_length", "query_expansion")
 _ATTENTION = ("attn_implementation", "torch_dtype", "dtype", "low_cpu_mem_usage")
 _SIDES = ("padding_side", "truncation_side", "use_fast", "model_max_length", "fix_mistral_regex")
@@ -42,16 +42,16 @@ _MODES = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 _PLAIN_POOLING = ("word_embedding_dimension", "include_prompt")
-# Names of prompts by side, as `encode_query` and `encode_document` look for them.
+# Names of prompts by side, as `encode_query` and `encode_document` look them up.
 _CLAIM_PROMPTS = ("query",)
 _SOURCE_PROMPTS = ("document", "passage", "corpus")
 
 
 def complete_settings(config: ModelConfig, folder: Path) -> EncoderSettings:
-    """Complete the config's settings with those the model's folder declares.
+    """Complete the config's settings with those that the model's folder declares.
 
-    A template of the config replaces the declared prompts. Raises `UserError`, also for damaged
-    files and modules that are not supported.
+    A template in the config replaces the declared prompts. Raises `UserError`, also for damaged
+    files and unsupported modules.
     """
     own_code = check_code(config, folder)
     kinds = [kind for kind, _ in module_folders(folder)]
@@ -63,13 +63,13 @@ def complete_settings(config: ModelConfig, folder: Path) -> EncoderSettings:
         truncate_dim = truncate_dim or _truncate_dim(folder)
     pooling: Any = config.pooling or declared
     if pooling is None:
-        raise ConfigError("model.pooling", None, "mean, cls or last: the model does not say")
+        raise ConfigError("model.pooling", None, "mean, cls or last: the model does not declare it")
     require_one_of("model.pooling", pooling, get_args(Pooling))
     length = config.max_length
     if length is None:
         length = declared_tokens
     if length is None:
-        raise ConfigError("model.max_length", None, "a number of tokens: the model does not say")
+        raise ConfigError("model.max_length", None, "a number: the model does not declare it")
     template = _complete_template(config, prompts, pooling, folder)
     normalize = config.normalize
     if normalize is None:
@@ -99,26 +99,26 @@ def _complete_template(
     pooling: Pooling,
     folder: Path,
 ) -> Template:
-    """Return the config's template, or the declared prompts, with the end that is lacking."""
+    """Return the config's template, or the declared prompts, with the missing end token."""
     template = config.template
     if template == Template() and config.prompts:
         template = prompts
         _warn_about_prompts(folder)
         if pooling == "cls" and not template.pool_prefix:
-            allowed = "prefixes, or model.prompts: false; this model's files leave the prompt out "
-            raise ConfigError("model.template", None, allowed + "of cls pooling: not supported")
+            allowed = "prefixes, or model.prompts: false; these files exclude the prompt from cls "
+            raise ConfigError("model.template", None, allowed + "pooling, which is not supported")
     if not template.append_token:
         template = replace(template, append_token=_absent_end(folder))
     return template
 
 
 def declared_length(folder: Path) -> int | None:
-    """Read how many tokens of a text a model takes by its files; None if they do not say."""
+    """Read a model's number of tokens per text from its files; None if they do not declare it."""
     return _read_modules(folder)[2]
 
 
 def _read_modules(folder: Path) -> tuple[str | None, bool, int | None, bool]:
-    """Read pooling, whether it includes a prompt, tokens of a text, and whether case is lowered."""
+    """Read the pooling, whether it includes a prompt, the length, and whether case is lowered."""
     pooling = None
     include_prompt = True
     length = None
@@ -134,14 +134,14 @@ def _read_modules(folder: Path) -> tuple[str | None, bool, int | None, bool]:
             length = _max_length(config, path)
             lower_case = config.get("do_lower_case") is True
         elif kind == "Dense":
-            _read_dense(folder)  # before gigabytes of weights are read
+            _read_dense(folder)  # before gigabytes of weights are loaded
         elif kind.startswith("(") and path == folder:
-            # A Transformer of the author's own: `own_modules` compares what it reads.
+            # The author's own Transformer: `own_modules` compares its results.
             config = _transformer_config(path)
             length = _max_length(config, path)
             lower_case = config.get("do_lower_case") is True
         elif kind.startswith("("):
-            pooling = pooling or "mean"  # the author's own code pools, in `own_modules`
+            pooling = pooling or "mean"  # not used: the author's own code pools
         elif kind != "Normalize":
             # Vectors without this module would be wrong.
             file = folder / _MODULES
@@ -150,7 +150,7 @@ def _read_modules(folder: Path) -> tuple[str | None, bool, int | None, bool]:
 
 
 def _pooling_name(modes: object) -> str:
-    """Name a pooling as here, several joined by +."""
+    """Return our name of a pooling, several joined by +."""
     names: list[str] = []
     for mode in modes if isinstance(modes, list | tuple) else (modes,):
         names.append("last" if mode == "lasttoken" else str(mode))
@@ -158,7 +158,7 @@ def _pooling_name(modes: object) -> str:
 
 
 def _pooling_config(folder: Path) -> dict[str, object]:
-    """Read a Pooling module's config; its class reads any but the plain form."""
+    """Read a Pooling module's config; its class reads all but the plain form."""
     file = folder / "config.json"
     config = read_object(file) if file.is_file() else {}
     modes = []
@@ -170,14 +170,14 @@ def _pooling_config(folder: Path) -> dict[str, object]:
     is_known = {*_MODES, *_PLAIN_POOLING}.issuperset(config)
     if are_plain and is_known and len(modes) == 1:
         return {**config, "pooling_mode": modes[0]}
-    # Importing it takes seconds, more than `find` needs for its answer.
+    # Importing the class takes seconds, more than `find` takes to answer.
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     return _read_config(Pooling, folder)
 
 
 def _transformer_config(folder: Path) -> dict[str, object]:
-    """Read a Transformer module's config; its class reads any but the plain form."""
+    """Read a Transformer module's config; its class reads all but the plain form."""
     file = folder / "sentence_bert_config.json"
     config = read_object(file) if file.is_file() else {}
     if config and {*config} <= {"max_seq_length", "do_lower_case"}:
@@ -193,9 +193,7 @@ def _check_transformer(
     part: Path,
 ) -> None:
     if part.resolve() != folder.resolve():
-        reason = (
-            f"the Transformer's files lie in {part.name}; they are read from the model's folder"
-        )
+        reason = f"the Transformer's files are in {part.name}; put them into the model's folder"
         raise InputError(folder / _MODULES, field="path", reason=reason)
     file = part / "sentence_bert_config.json"
     for key in _UNSUPPORTED:
@@ -211,7 +209,7 @@ def _check_transformer(
     if isinstance(modalities, dict):
         text = modalities.get("text")
     if text != _TEXT:
-        reason = f"texts are read by {text!r}, not by the last hidden state"
+        reason = f"vectors of texts come from {text!r}, not from the last hidden state"
         raise InputError(file, field="modality_config", reason=reason)
 
 
@@ -234,18 +232,18 @@ def _warn_about_similarity(folder: Path) -> None:
     kind = read_object(file).get("similarity_fn_name", "dot")
     if kind not in ("dot", None):
         log.warning(
-            "%s: compares by %s, and no Normalize module makes that of the dot products that rank "
-            "here; model.normalize: true ranks by cosine",
+            "%s: compares by %s, but there is no Normalize module, so sources are ranked by dot "
+            "product; set model.normalize: true to rank by cosine",
             file,
             kind,
         )
 
 
 def _absent_end(folder: Path) -> str:
-    """Name the end token that tokenizer_config.json asks for, if tokenizer.json adds none.
+    """Return the end token that tokenizer_config.json requires, if tokenizer.json adds none.
 
-    transformers 5 reads tokenizer.json alone, and the last word would be pooled (e5-mistral).
-    Raises `InputError` if a first token is asked for and not added.
+    transformers 5 reads only tokenizer.json, so the last word would be pooled (e5-mistral).
+    Raises `InputError` if a first token is required and not added.
     """
     file = folder / "tokenizer_config.json"
     declared = read_object(file) if file.is_file() else {}
@@ -260,7 +258,7 @@ def _absent_end(folder: Path) -> str:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         ids = tokenizer("a")["input_ids"]
-    except Exception:  # code of its own, or files that whoever loads the model complains of
+    except Exception:  # own code, or files that loading the model will report
         return ""
     if "bos" in ends and ids[0] != tokenizer.bos_token_id:
         reason = "true, but tokenizer.json adds no first token"
@@ -273,10 +271,10 @@ def _absent_end(folder: Path) -> str:
 
 
 def _read_config(module: Any, folder: Path) -> dict[str, object]:
-    """Read a module's config by its class, which translates older spellings."""
+    """Read a module's config by its class, which translates older forms."""
     file = folder / module.config_file_name
     if file.is_file():
-        read_object(file)  # whatever its shape or depth, it is said in our words
+        read_object(file)  # our message for any wrong shape or depth
     try:
         config: dict[str, object] = module.load_config(str(folder), local_files_only=True)
     except (OSError, ValueError, TypeError, AttributeError) as error:
@@ -287,7 +285,7 @@ def _read_config(module: Any, folder: Path) -> dict[str, object]:
 
 
 def _max_length(config: dict[str, object], folder: Path) -> int | None:
-    """Return the tokens per text; sentence-transformers 6 writes them to the tokenizer's config."""
+    """Return the tokens per text; sentence-transformers 6 writes it to the tokenizer's config."""
     length = config.get("max_seq_length")
     for key in ("tokenizer_args", "processor_kwargs"):
         declared = config.get(key)
@@ -307,9 +305,9 @@ def _max_length(config: dict[str, object], folder: Path) -> int | None:
 def _read_prompts(folder: Path, include_prompt: bool) -> Template:
     """Read the prompts of claims and sources as a template.
 
-    Claims have `query`, sources the first of `document`, `passage` and `corpus` that is not empty.
-    A side without a prompt of its own has that of `default_prompt_name`, as `encode` gives it,
-    unless that is the other side's.
+    Claims get `query`, sources the first of `document`, `passage` and `corpus` that is not empty.
+    A side without its own prompt gets that of `default_prompt_name`, as in `encode`, unless that
+    is the other side's.
     """
     file = folder / _SETTINGS
     if not file.is_file():
@@ -333,7 +331,7 @@ def choose_prompts(prompts: Mapping[str, str], default: str | None) -> tuple[str
     def prompt(names: tuple[str, ...], other_names: tuple[str, ...]) -> str:
         own = [prompts[name] for name in names if name in prompts]
         if own or default is None or default in other_names:
-            # Folders have an empty "document" as well as the "passage" that their author gave.
+            # Folders have an empty "document" as well as the "passage" that their author declared.
             return next(filter(None, own), "")
         return str(prompts[default])
 
@@ -341,22 +339,22 @@ def choose_prompts(prompts: Mapping[str, str], default: str | None) -> tuple[str
 
 
 def library_prompts(prompts: Mapping[str, str]) -> tuple[str, str]:
-    """Return what `encode_query` and `encode_document` of sentence-transformers 6.2 put first.
+    """Return the prompts of `encode_query` and `encode_document` in sentence-transformers 6.2.
 
-    A model has an empty `query` and an empty `document` there if its files declare none: no other
-    prompt takes their place.
+    There a model whose files declare none has an empty `query` and an empty `document`: no other
+    prompt replaces them.
     """
     return prompts.get("query", ""), prompts.get("document", "")
 
 
 def prompt_differences(ours: tuple[str, str], theirs: tuple[str, str]) -> list[str]:
-    """Describe each side whose prompt is another one here than in sentence-transformers."""
+    """Describe each side whose prompt here differs from that in sentence-transformers."""
     differences: list[str] = []
     for side, own, other in zip(("claims", "sources"), ours, theirs, strict=True):
         if own != other:
             differences.append(
-                f"{side} have the prompt {own!r} by its folder, "
-                f"and {other!r} in sentence-transformers"
+                f"{side} get the prompt {own!r} from the model's folder, "
+                f"but {other!r} in sentence-transformers"
             )
     return differences
 
@@ -369,22 +367,22 @@ def declared_prompts(folder: Path) -> tuple[Mapping[str, str], str | None]:
 
 
 def _warn_about_prompts(folder: Path) -> None:
-    """Warn of prompts that sentence-transformers would choose otherwise."""
+    """Warn of prompts that sentence-transformers would choose differently."""
     prompts, default = declared_prompts(folder)
     ours = choose_prompts(prompts, default)
     for difference in prompt_differences(ours, library_prompts(prompts)):
-        log.warning("%s: %s; model.template sets others", folder / _SETTINGS, difference)
+        log.warning("%s: %s; model.template overrides them", folder / _SETTINGS, difference)
 
 
 def _read_dense(folder: Path) -> dict[Path, tuple[int, int]]:
-    """Read the Dense layers behind the pooling: dimensions in and out by folder, in order."""
+    """Read the Dense layers after the pooling: dimensions in and out by folder, in order."""
     modules = module_folders(folder)
     kinds = [kind for kind, _ in modules]
     if "Dense" not in kinds or any(kind.startswith("(") for kind in kinds):
         return {}
     count = kinds.count("Dense")
     if kinds[: 2 + count] != ["Transformer", "Pooling", *["Dense"] * count]:
-        reason = "Dense modules are supported right behind the pooling"
+        reason = "Dense modules are supported only right after the pooling"
         raise InputError(folder / _MODULES, field="type", reason=reason)
     sizes: dict[Path, tuple[int, int]] = {}
     for _, path in modules[2 : 2 + count]:

@@ -33,13 +33,12 @@ class Seq2SeqConfig(Settings):
     """Choose a translation model and how it runs.
 
     Args:
-        name: a folder or a name on the Hugging Face hub; {language} in it stands for the texts'
+        name: a folder or a name on the Hugging Face hub; {language} in it is replaced by the texts'
             language: Helsinki-NLP/opus-mt-{language}-en. None: a language model translates.
         revision: commit of the hub repository; none takes the newest.
         prefix: text before every text, such as "translate German to English: " for T5.
-        batch_size: texts at once, which are of like length.
-        max_length: most tokens of a text; a longer one is a failure, as is a translation that
-            is cut there.
+        batch_size: texts translated at once; they have similar lengths.
+        max_length: maximum tokens of a text and of its translation; longer ones fail.
         beams: 1 is greedy.
         device: none takes a GPU if the machine has one.
         allow_bin: names of models whose weights may be read from .bin files, tensors only; on the
@@ -109,7 +108,7 @@ class Seq2Seq:
         self.config = config
         self.language = language
         name = (config.name or "").replace(FIELD, language)
-        # One list of allowed names serves all languages.
+        # One list of permitted names serves all languages.
         allowed = tuple(pattern.replace(FIELD, language) for pattern in config.allow_bin)
         files = ModelConfig(name=name, revision=config.revision, allow_bin=allowed)
         folder, _ = base_files(files)
@@ -146,10 +145,10 @@ class Seq2Seq:
                     raise UserError(f"model {name}: does not know the language {self.language!r}")
                 self.tokenizer.src_lang = codes[self.language]
                 return int(vocabulary[tokens[0]])
-        raise UserError(f"model {name}: has no token that stands for English")
+        raise UserError(f"model {name}: has no token for English")
 
     def translated(self, texts: Sequence[str]) -> Any:
-        """Yield position and `WrittenText` of every text, those of like length at once."""
+        """Yield position and `WrittenText` of every text; similar lengths share a batch."""
         import torch
 
         limit = self.config.max_length

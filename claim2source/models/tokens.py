@@ -1,4 +1,4 @@
-"""Tokenized texts and padded batches; group texts of like length into batches."""
+"""Define tokenized texts and padded batches, and group texts of like length."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def grouped(
     budget: int,
     extra: int,
 ) -> Iterator[list[int]]:
-    """Group positions of texts by like length, the longest first: memory runs out at once or never.
+    """Group positions of texts by length, the longest first: memory runs out at once or never.
 
     Minimises padded tokens plus `extra` for every group; no group of several texts has more than
     `budget` padded tokens.
@@ -110,10 +110,9 @@ def _cheapest_borders(
     budget: int,
     extra: int,
 ) -> list[int]:
-    """Choose between which of the falling `lengths` the groups of least cost lie.
+    """Choose the borders, among the falling `lengths`, of the groups of least cost.
 
-    `ends` [lengths + 1] count the texts up to each length. Returns the first border, 0, to the
-    last.
+    `ends` [lengths + 1] count the texts up to each length. Returns all borders, from 0 on.
     """
     # Least cost of grouping the texts of the longest `n` lengths; begin of its last group.
     costs_to = np.zeros(len(ends))

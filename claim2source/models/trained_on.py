@@ -31,7 +31,7 @@ def text_hash(text: str) -> bytes:
 
 
 def claim_hashes(claim: Claim) -> set[bytes]:
-    """Hash a claim's own text and its translation: whatever form is read, it has one of them."""
+    """Hash a claim's own text and its translation: every claim form uses one of them."""
     texts = (claim.text, claim.translation or "")
     return {text_hash(text) for text in texts if text.strip()}
 
@@ -40,8 +40,8 @@ def claim_hashes(claim: Claim) -> set[bytes]:
 class TrainedOn:
     """Hashes of the texts of the claims that something was trained or fitted on.
 
-    `packed` are the sorted hashes, one after the other. `unrecorded` names models that it was made
-    from of which nobody knows the claims.
+    `packed` are the sorted hashes, one after the other. `unrecorded` names base models whose
+    claims are not recorded.
     """
 
     packed: bytes = b""
@@ -106,13 +106,13 @@ class TrainedOn:
 
     @classmethod
     def read(cls, folder: Path, sha256: str | None = None) -> Self:
-        """Read the file of a folder; `sha256` is what the manifest next to it says.
+        """Read the file of a folder; `sha256` is that in the manifest next to it.
 
-        Raises `InputError` if it is missing, damaged or another one.
+        Raises `InputError` if the file is missing, damaged or replaced.
         """
         path = folder / TRAINED_ON
         if file_error(path) == "no such file" and sha256 is not None:
-            raise InputError(path, reason="the manifest names this file, and it is missing")
+            raise InputError(path, reason="is missing, but the manifest names it")
         raw = read_json(path)
         file = validated(_File, _as_json(raw, path), path)
         try:
@@ -120,9 +120,9 @@ class TrainedOn:
         except ValueError as error:
             raise InputError(path, field="hashes", reason=f"damaged: {error}") from None
         if read.sha256 != file.sha256 or len(read.packed) != file.count * WIDTH:
-            raise InputError(path, field="sha256", reason="is not that of the hashes: damaged")
+            raise InputError(path, field="sha256", reason="does not match the hashes: damaged")
         if sha256 is not None and read.sha256 != sha256:
-            raise InputError(path, reason="its sha256 is not the manifest's: damaged or exchanged")
+            raise InputError(path, reason="its sha256 is not the manifest's: damaged or replaced")
         return read
 
 
@@ -145,7 +145,7 @@ _HASH: _Hash = "the first 8 bytes of sha256, sorted, in base64"
 class _File(Strict):
     """Fields of `trained_on.json`.
 
-    `texts` and `hash` say how a text is hashed; a file by another rule is refused.
+    `texts` and `hash` describe how a text is hashed; a file with another rule is refused.
     """
 
     format: Literal[1]

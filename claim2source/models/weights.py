@@ -13,7 +13,7 @@ from claim2source.models.hub import ADAPTER_CONFIG_FILE, ADAPTER_FILE, one_line
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# A buffer of whole numbers, which older versions wrote and newer ones count up themselves.
+# A buffer of integers, which older versions wrote and newer ones compute.
 _POSITIONS = "position_ids"
 
 
@@ -25,15 +25,15 @@ def require_weights(folder: Path, missing: Iterable[str]) -> None:
     absent = sorted(key for key in missing if key.rpartition(".")[2] != _POSITIONS)
     if not absent:
         return
-    reason = f"the weights lack {absent[0]} ({len(absent)} in all); they would be random"
+    reason = f"the weights lack {absent[0]} ({len(absent)} missing); they would be random"
     raise InputError(folder, reason=reason)
 
 
 def missing_weights(folder: Path, model: PreTrainedModel) -> list[str]:
     """List the weights of a loaded model that its folder lacks, or has in another shape.
 
-    For libraries that keep transformers' loading info to themselves. Nothing is computed or kept:
-    the files are read once more as shapes alone.
+    For libraries that do not return transformers' loading info. The files are read again, but only
+    their shapes; nothing is computed.
     """
     kind: Any = type(model)
     _, loading = kind.from_pretrained(
@@ -51,7 +51,7 @@ def missing_weights(folder: Path, model: PreTrainedModel) -> list[str]:
 
 
 def belongs_to_head(key: str, model: PreTrainedModel) -> bool:
-    """Whether a weight belongs to a model's head, of which a pooler is the first layer."""
+    """Whether a weight belongs to a model's head, whose first layer is a pooler."""
     prefix = f"{model.base_model_prefix}."
     return not key.startswith(prefix) or key.startswith(f"{prefix}pooler.")
 
@@ -72,7 +72,7 @@ def with_adapter(model: Any, folder: Path) -> Any:
     except Exception as error:  # libraries raise anything for files that are damaged
         reason = f"this adapter does not fit its base: {one_line(error)}"
         raise InputError(folder / ADAPTER_CONFIG_FILE, reason=reason) from None
-    # Whether embeddings were saved too is not asked: peft would ask the hub.
+    # Do not check whether embeddings were saved too: peft would contact the hub.
     wanted = get_peft_model_state_dict(adapted, save_embedding_layers=False)
     require_weights(file, wanted.keys() - present)
     return adapted

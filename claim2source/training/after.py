@@ -1,4 +1,4 @@
-"""Evaluate a training's checkpoints, as `after: FILE` says, and name the next commands."""
+"""Evaluate a run's checkpoints as the file of `after` sets, and print the next commands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from claim2source.training.config import FinetuneConfig
 log = logging.getLogger(__name__)
 
 FOLDER, PAGE = "evaluation", "report.html"
-# What the training says itself.
+# Keys that the training run sets itself.
 _SET_BY_RUN = (
     "out dataset split checkpoint routes run languages lenient model rendering label".split()
 )
@@ -31,18 +31,18 @@ _SET_BY_RUN += "device store wandb val rule submit".split()
 
 
 def read_after(config: FinetuneConfig, tracking: Tracking) -> EvaluateConfig:
-    """Read the evaluation that follows a training: FILE's settings, on the run's checkpoints.
+    """Read the evaluation that follows a training run: FILE's settings, on the run's checkpoints.
 
-    Claims are evaluated in the form that the run was trained with, and in those
-    of FILE. Raises `UserError` with the file and the key before training, also for a key that the
-    training sets itself, and for systems or files that do not exist.
+    Claims are evaluated in the form that the run was trained with, and in the forms that FILE
+    lists. Raises `UserError` with the file and the key, before training, for a wrong key, a key
+    that the run sets itself, and systems or files that do not exist.
     """
     assert config.after is not None
     file, run = config.after, str(config.out)
     values = read_yaml(file)
     for key in values if isinstance(values, dict) else ():
         if key in _SET_BY_RUN:
-            raise InputError(file, None, key, "is the training's own; leave it out")
+            raise InputError(file, None, key, "is set by the training run; leave it out")
     words = ["--config", str(file), "--out", f"{run}/{FOLDER}", "--checkpoint", run]
     try:
         evaluation = read_config(EvaluateConfig, words, program="after", description=None)
@@ -59,7 +59,7 @@ def read_after(config: FinetuneConfig, tracking: Tracking) -> EvaluateConfig:
             wandb=tracking,
             rule=config.rule,
         )
-        # Which checkpoints there will be is not known yet; step 0 will.
+        # It is not known yet which checkpoints there will be, except step 0.
         only = [name for name in evaluation.only if not name.startswith((CHOSEN, "epoch-"))]
         step_0 = f"{config.out}/checkpoints/{STEP_0}"
         replace(evaluation, only=only, checkpoint=[step_0]).plans()
@@ -71,10 +71,10 @@ def read_after(config: FinetuneConfig, tracking: Tracking) -> EvaluateConfig:
 
 
 def evaluate_after(evaluation: EvaluateConfig, train_split: str) -> bool:
-    """Evaluate a run's checkpoints as `after` says; tell whether all was written.
+    """Evaluate a run's checkpoints as `after` sets; return whether everything was written.
 
-    Tables and a page go to the run's folder `evaluation`. A failure is logged and skipped: the run
-    is finished, and stays so.
+    Tables and a page are written to the run's folder `evaluation`. A failure is logged and
+    skipped: the run itself is finished.
     """
     page = ReportConfig(
         reports=[evaluation.out],
@@ -90,7 +90,7 @@ def evaluate_after(evaluation: EvaluateConfig, train_split: str) -> bool:
         say(f"\n{html_report(page)}")
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        log.warning("after the run: the evaluation: %s: %s", type(error).__name__, reason)
+        log.warning("the evaluation after the run failed: %s: %s", type(error).__name__, reason)
         return False
     return True
 
@@ -98,10 +98,10 @@ def evaluate_after(evaluation: EvaluateConfig, train_split: str) -> bool:
 def next_steps(
     config: FinetuneConfig, checkpoint: Path, trained: bool, evaluated: bool = False
 ) -> str:
-    """Name the chosen checkpoint, and the commands that evaluate it and that export it.
+    """Name the chosen checkpoint and the commands that evaluate and export it.
 
-    What is there already is named, not suggested. Of a run that chose the model before training
-    there is nothing to export.
+    Existing results are named, and their commands left out. If a run chose the model before
+    training, there is nothing to export.
     """
     run, data, folder = str(config.out), config.data, config.out / FOLDER
     needs = [

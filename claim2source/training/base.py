@@ -1,4 +1,4 @@
-"""Load the model that a retriever's training begins with, check the device, make it trainable."""
+"""Load the base model of a retriever's training, check the device, make it trainable."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from claim2source.training.splits import TrainingData, require_new_val
 from claim2source.training.targets import check_targets
 from claim2source.training.teacher import BaseVectors, SourceTeacher, load_teacher
 
-# Layers of the model that checks a device, and the claims that are compared with their golds.
+# Layers of the model that checks a device, and its number of claims with golds.
 LAYERS, CLAIMS = 2, 16
 STEPS, _RATE = 2, 1e-4
-# How far two ways of computing the same may be apart, relative: losses, and gradients by norm.
+# Largest relative difference of two computations of the same: losses, and gradients by norm.
 _FULL, _HALF = (1e-4, 1e-3), (0.05, 0.1)
 
-# Losses of some steps, and the first one's gradient as one vector.
+# Losses of some steps, and the first step's gradient as one vector.
 Trial = tuple[list[float], Tensor]
 
 
@@ -55,8 +55,8 @@ class LoadedBase:
     """Model to train, as it was loaded.
 
     `untrained` identifies its weights, `folder` has its files, `record` is for manifests.
-    `plan` has the training's recipe with numbers in place of `auto`. Step 0 is read at `length`
-    tokens: what the base can read, though the recipe cuts it.
+    `plan` has the recipe with numbers in place of `auto`. Step 0 encodes texts of up to `length`
+    tokens: what the base supports, even if the recipe cuts texts earlier.
     """
 
     encoder: Encoder
@@ -73,7 +73,7 @@ class LoadedBase:
 
     @contextmanager
     def as_checkpoint(self, folder: Path, world: World) -> Iterator[None]:
-        """Read texts and name stored vectors as a checkpoint does, while the body runs."""
+        """Encode texts and name stored vectors as a checkpoint does while the body runs."""
         encoder = self.encoder
         own = gather_values(Manifest.read(folder) if world.is_first else None, world)[0]
         assert own is not None
@@ -92,7 +92,7 @@ class LoadedBase:
         return save_checkpoint(folder, self.encoder, self.folder, manifest, kind)
 
     def manifest(self, provenance: Mapping[str, Any]) -> Manifest:
-        """Describe the model before training as its checkpoints are, but for step 0's length."""
+        """Return the manifest of the model before training, with step 0's length."""
         return Manifest(
             base=self.record,
             weights=Weights(trained=self.recipe.optimisation.train),
@@ -105,17 +105,17 @@ class LoadedBase:
 
 
 def load_base(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> LoadedBase:
-    """Load the base and the teacher, to which the claims of val are new.
+    """Load the base and the teacher; neither may have been trained on the claims of val.
 
-    Raises `UserError` for what cannot be trained as the recipe says.
+    Raises `UserError` for a model that cannot be trained with the recipe.
     """
     name = recipe.model.name
     resolved = resolve(recipe.model, session.device)
     encoder = resolved.encoder
     if encoder.source_encoder is not None:
-        raise UserError(f"model.name: {name} was tuned for claims alone; train from its base")
+        raise UserError(f"model.name: {name} was tuned only for claims; train from its base")
     if encoder.dense is not None and recipe.teacher is not None:
-        allowed = "a model without Dense layers behind its pooling, to learn from a teacher"
+        allowed = "a model without Dense layers after its pooling, if it learns from a teacher"
         raise ConfigError("model.name", name, allowed)
     check_layers(encoder.model, recipe, own_code=encoder.settings.own_code)
     check_targets(encoder.model, recipe, lambda: _text_vectors(encoder))
@@ -123,12 +123,12 @@ def load_base(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> 
     if recipe.teacher is not None:
         teacher = load_teacher(recipe, encoder, session.device)
     else:
-        # Not of all: a pool may have a million.
+        # Not all sources: a pool may have a million.
         length = resolved.uncut_length(recipe.rendering.source_texts(data.val.sources[:1_000]))
-    # A model of the hub says what it was trained on once it is here.
+    # A hub model's training claims are known only after its download.
     require_new_val(recipe.models, data, downloaded=True)
     longest = trained_length(recipe.optimisation, encoder.settings.max_length)
-    # Else a length without room for the prefixes would fail once the base is scored.
+    # Otherwise a length without room for the prefixes would fail only when the base is scored.
     limit = None if recipe.optimisation.max_length is None else longest
     encoder.tokenize(["a text"], "claim", limit)
     if recipe.optimisation.train == "both":
@@ -144,9 +144,9 @@ def _text_vectors(encoder: Encoder) -> Tensor:
 
 
 def check_device(base: LoadedBase, train: Dataset, world: World) -> None:
-    """Compare ways of computing a step on this device: first on a GPU, or if that is wanted.
+    """Check that steps are computed correctly on this device: on a GPU, or if requested.
 
-    Where it is wanted, the longest chunk's memory is measured too, on a GPU.
+    If it is requested on a GPU, the memory of the longest chunk is measured too.
     """
     recipe, encoder = base.recipe, base.encoder
     if recipe.self_check is False or (recipe.self_check is None and encoder.device.type != "cuda"):
@@ -170,8 +170,8 @@ def check_training(
 
     `golds` are the sources of the claims. The layers have the model's shape and random weights;
     packed texts are compared with padded ones, and the training's precision with float32, by the
-    losses of two steps and the first gradient. Returns what was found, as lines. Raises
-    `UserError` if a difference is beyond its bound. The random state stays as it is.
+    losses of two steps and the first gradient. Returns the findings as lines. Raises
+    `UserError` if a difference is above its bound. The random state does not change.
     """
     started, lines, optimisation = time.perf_counter(), [], recipe.optimisation
     half = optimisation.precision == "bf16" or recipe.model.dtype != "float32"
@@ -192,7 +192,7 @@ def check_training(
 
 
 def cut_encoder(encoder: Encoder) -> Encoder:
-    """Make an encoder of the model's first layers' shape, in float32, of random weights."""
+    """Make an encoder with the shape of the model's first layers and random float32 weights."""
     shape = copy.deepcopy(encoder.model.config)
     shape.num_hidden_layers = min(LAYERS, shape.num_hidden_layers)
     if getattr(shape, "layer_types", None):
@@ -213,7 +213,7 @@ def _train_copy(
     packed: bool,
     half: bool,
 ) -> Trial:
-    """Train a copy for some steps, on the same texts, without dropout."""
+    """Train a copy for some steps on the same texts, without dropout."""
     model: Any = copy.deepcopy(encoder.model).train().requires_grad_(True)
     copied, device = Encoder(model, encoder.tokenizer, encoder.settings, None), encoder.device
     optimizer = torch.optim.SGD(model.parameters(), lr=_RATE)
@@ -236,9 +236,9 @@ def _train_copy(
 
 
 def _compare(subject: str, trial: Trial, reference: Trial, bounds: tuple[float, float]) -> str:
-    """Describe how far two ways of computing the same are apart, relative.
+    """Describe the relative difference of two computations of the same.
 
-    Raises `UserError` if losses or gradients are beyond their bounds, as a NaN is.
+    Raises `UserError` if losses or gradients are above their bounds, or NaN.
     """
     pairs = zip(trial[0], reference[0], strict=True)
     loss = max(abs(a - b) / max(abs(b), 1e-6) for a, b in pairs)
@@ -249,8 +249,8 @@ def _compare(subject: str, trial: Trial, reference: Trial, bounds: tuple[float, 
     )
     if not (loss <= bounds[0] and gradient <= bounds[1]):
         raise UserError(
-            f"self check: {line}; a training here would be wrong: another version of torch, or "
-            "model.attention, may help; with --self_check false it is not made"
+            f"self check: {line}; training on this device would be wrong; try another version of "
+            "torch or another model.attention, or skip the check with --self_check false"
         )
     return f"  {line}"
 
@@ -276,7 +276,7 @@ def prepare_to_train(
     encoder.weights = None
     if teacher is not None:
         assert encoder.dense is not None
-        # A part of the model, whose weights are trained, saved and restored.
+        # As a part of the model, its weights are trained, saved and restored.
         encoder.model.add_module(PART, encoder.dense.requires_grad_(True))
     elif own:
         encoder.source_encoder = frozen or base_encoder(encoder, loaded.untrained)

@@ -14,7 +14,7 @@ import numpy as np
 from claim2source.mining import Negative
 from claim2source.training.config import BatchesConfig
 
-# Batches that are made while the step before them runs.
+# Batches that are prepared in advance, while steps run.
 AHEAD = 2
 
 Batch = TypeVar("Batch")
@@ -25,10 +25,9 @@ class BatchPlan:
     """Plan one batch of one process: its row numbers and its place in the training.
 
     `window` is the number of batches of this one's optimizer step, over which gradients are
-    averaged. `shares` are the rows of every process that shares its sources with the others, by
-    rank; empty: only this process's own. `turns` has a number for each row, or for each of `shares`
-    one after another: how often its pair was used before, since its negatives were mined; empty:
-    never.
+    averaged. `shares` are the rows of all processes that share their sources, by rank; empty: only
+    this process's own. `turns` counts, for each row, or for all rows of `shares` in order, how
+    often its pair was used since its negatives were mined; empty: never.
     """
 
     rows: tuple[int, ...]
@@ -45,16 +44,16 @@ class BatchSampler:
     """Deal pairs to batches so that no batch has one paper twice, if possible.
 
     Pairs of one group (claims that share a gold) are dealt to consecutive batches in turn: two
-    meet only when a group has more pairs than there are batches; `repeats` counts those. With
-    `config.order` `mixed`, batches differ in size by one claim at most; with `language`, those of
+    share a batch only if a group has more pairs than there are batches; `repeats` counts those.
+    With `config.order` `mixed`, batch sizes differ by at most one claim; with `language`, those of
     one language do. `languages` and `config.alpha` set every language's share of an epoch. The
-    order depends on seed and epoch alone. Of `world_size` processes each gets an equal part of
-    every batch: sizes are multiples of `world_size`, and differ by that at most; up to
-    `world_size - 1` pairs are left out of an epoch (`left_out`). What is left of the languages
-    shares batches of its own. With `gather`, plans name the rows of the other processes too. Every
-    pair has `repeat` row numbers: its own, and each later one after as many as there are pairs.
-    Turns begin again after every `remine_every` epochs (0: never). With `fixed`, all epochs have
-    the batches of the first.
+    order depends only on seed and epoch. Each of `world_size` processes gets an equal part of
+    every batch: sizes are multiples of `world_size` and differ by at most that; up to
+    `world_size - 1` pairs are left out of an epoch (`left_out`). Rows that do not fill a batch of
+    their language share extra batches. With `gather`, plans contain the rows of the other
+    processes too. Pair i of n has the row numbers i, i + n, .., `repeat` in all. Turns restart
+    after every `remine_every` epochs (0: never). With `fixed`, all epochs have the batches of the
+    first.
     """
 
     groups: Sequence[int]
@@ -71,7 +70,7 @@ class BatchSampler:
     repeat: int = 1
     remine_every: int = 0
     fixed: bool = False
-    # Batches that an epoch is cut to.
+    # Limit of batches per epoch.
     limit: int | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -84,9 +83,9 @@ class BatchSampler:
         self._of_language = {str(name): np.flatnonzero(names == name) for name in np.unique(names)}
         sizes = {name: len(rows) for name, rows in self._of_language.items()}
         self.quotas = language_quotas(sizes, self.config.alpha)
-        # An epoch, and the uses of every pair before it.
+        # An epoch and the uses of every pair before it.
         self._uses = 0, np.zeros(len(self.groups), dtype=np.int64)
-        # The same in every epoch, since quotas are.
+        # The same in every epoch, because quotas are.
         self.full_epoch = len(self.epoch_batches(0))
 
     @property
@@ -126,15 +125,15 @@ class BatchSampler:
             order = draw.permutation(part)
             batches += self._deal(order, draw)
             rest.append(order[len(order) - len(order) % self.world_size :])
-        # No pair is left out for being of a small language.
+        # Pairs of small languages are not left out.
         batches += self._deal(np.concatenate(rest), draw)
         return [batches[i] for i in draw.permutation(len(batches))[: self.limit]]
 
     def _deal(self, shuffled: np.ndarray, draw: np.random.Generator) -> list[np.ndarray]:
         """Deal the rows that all processes can share equally, if any.
 
-        Groups come in random order, each group's pairs go to consecutive batches. Rounds go over
-        all batches; the last `world_size` ones, if they cannot, over the first.
+        Groups are in random order, and each group's pairs go to consecutive batches. Every round
+        covers all batches; the last `world_size` rounds may cover only the first batches.
         """
         shuffled = shuffled[: len(shuffled) - len(shuffled) % self.world_size]
         if not len(shuffled):
@@ -144,7 +143,7 @@ class BatchSampler:
         _, first, inverse, sizes = np.unique(
             groups, return_index=True, return_inverse=True, return_counts=True
         )
-        # The largest groups come first where the last rounds are shorter: there they would meet.
+        # If the last rounds are shorter, the largest groups come first, to keep their pairs apart.
         keys = (first[inverse], -sizes[inverse]) if world > 1 else (first[inverse],)
         dealt = shuffled[np.lexsort(keys)]
         even = len(dealt) // (count * world) * count * world
@@ -160,7 +159,7 @@ class BatchSampler:
         )
 
     def left_out(self, epoch: int = 0) -> int:
-        """Count the pairs that no process gets in this epoch, so that all get equally many."""
+        """Count the pairs left out of this epoch so that all processes get equally many."""
         return sum(self.quotas.values()) - sum(map(len, self.epoch_batches(epoch)))
 
     def __iter__(self) -> Iterator[BatchPlan]:
@@ -169,7 +168,7 @@ class BatchSampler:
             yield from self.plans(epoch)
 
     def plans(self, epoch: int, first: int = 0) -> Iterator[BatchPlan]:
-        """Plan this process's batches of one epoch, from number `first`."""
+        """Plan this process's batches of one epoch, from batch `first` on."""
         uses = self._used_before(epoch)
         for index, batch in enumerate(self.epoch_batches(epoch)):
             shares = self._split_by_rank(batch)
@@ -216,13 +215,13 @@ class BatchSampler:
 class BatchLoader(Generic[Batch]):
     """Feed Lightning the batches that `make` builds from a sampler's plans, one epoch at a time.
 
-    The next `AHEAD` batches are made in a thread, of one epoch only: before the next one negatives
-    may be mined again. Its state is the place in an epoch: the batches given, not those made.
+    The next `AHEAD` batches of the same epoch are made in a thread: between epochs, negatives may
+    be mined again. Its state is the number of batches yielded, not of those made.
     """
 
     def __init__(self, sampler: BatchSampler, make: Callable[[BatchPlan], Batch]) -> None:
         self.make = make
-        # Lightning looks for `sampler` and tells it the epoch.
+        # Lightning looks for `sampler` and sets its epoch.
         self.sampler = self
         self.plans = sampler
         self._epoch = self._first = self._position = 0
@@ -237,11 +236,11 @@ class BatchLoader(Generic[Batch]):
         self._first = state["batches"]
 
     def __len__(self) -> int:
-        """Count the batches of a whole epoch: if it was cut, Lightning cuts it alike."""
+        """Count the batches of a full epoch; Lightning applies its own limits."""
         return self.plans.full_epoch
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield the remaining batches of the epoch. Raises the error of `make` for the next one."""
+        """Yield the remaining batches of the epoch. Raises an error of `make` at its batch."""
         first, self._first, self._position = self._first, 0, self._first
         plans = self.plans.plans(self._epoch, first)
         thread = ThreadPoolExecutor(1, "batches")
@@ -254,7 +253,7 @@ class BatchLoader(Generic[Batch]):
                 self._position += 1
                 yield batch
         finally:
-            # Also where the training ends within an epoch: this generator is closed then.
+            # Also if training ends within an epoch, which closes this generator.
             thread.shutdown(cancel_futures=True)
 
 

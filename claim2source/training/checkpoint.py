@@ -25,7 +25,7 @@ from claim2source.training.config import RetrieverRecipe, TrainingRecipe
 from claim2source.training.export.weighted_sum import ONE_SHARD
 from claim2source.training.resume import require_finite_weights
 
-# Name of a projection that is trained with its model, as a part of it.
+# Name of a projection that is trained as a part of its model.
 PART = "projection"
 
 Kind = Literal["base", "lora", "full"]
@@ -62,8 +62,8 @@ def write_checkpoint(
 ) -> Saved:
     """Write a checkpoint atomically; returns its manifest with the hashes of the weights.
 
-    `kind` is `base` (only the manifest), `lora` (the adapter) or `full` (what `write_full` writes);
-    a projection has a file of its own. The files of the base are not touched. Raises `UserError`
+    `kind` is `base` (only the manifest), `lora` (the adapter) or `full` (files of `write_full`);
+    a projection has its own file. The files of the base are not touched. Raises `UserError`
     for weights that are not finite.
     """
     trained, dense = manifest.weights.trained, manifest.weights.dense
@@ -89,7 +89,7 @@ def write_checkpoint(
 
 
 def save_adapter(model: Any, folder: Path, base: str) -> None:
-    """Write an adapter; `base` is named in place of the folder that peft loaded it from."""
+    """Write an adapter; `base` replaces the folder that peft loaded its base from."""
     model.save_pretrained(str(folder), max_shard_size=ONE_SHARD)
     (folder / "README.md").unlink(missing_ok=True)
     file = folder / ADAPTER_CONFIG_FILE
@@ -98,10 +98,10 @@ def save_adapter(model: Any, folder: Path, base: str) -> None:
 
 
 def check_layers(model: Any, recipe: TrainingRecipe, *, own_code: bool) -> None:
-    """Raise `ConfigError` if tuning is refused, or LoRA's dropout; see `targets` for layers."""
+    """Raise `ConfigError` for unsupported tuning or LoRA dropout; see `targets` for layers."""
     if recipe.tuning == "full":
         if own_code:
-            allowed = "lora: a full checkpoint does not carry the code that this model ships"
+            allowed = "lora: a full checkpoint would lack the code that this model ships"
             raise ConfigError("tuning", recipe.tuning, allowed)
         count, limit = recipe.optimisation.train_layers, len(find_layers(model))
         if count is not None and count > limit:
@@ -114,15 +114,15 @@ def check_layers(model: Any, recipe: TrainingRecipe, *, own_code: bool) -> None:
         try:
             _with_adapter(empty, recipe, None)
         except ValueError as error:
-            allowed = f"0 over a mixture of experts: {' '.join(str(error).split())}"
+            allowed = f"0 for a mixture of experts: {' '.join(str(error).split())}"
             raise ConfigError("lora.dropout", recipe.lora.dropout, allowed) from None
 
 
 def adapt(encoder: Encoder, recipe: RetrieverRecipe) -> None:
     """Prepare `encoder.model` for training; the weights of the base do not change.
 
-    Adapters are float32 whatever the base's dtype (`model.dtype`, or 4 bits with qlora). The recipe
-    fits the model: see `check_layers`.
+    Adapters are float32 whatever the base's dtype (`model.dtype`, or 4 bits with qlora). The
+    recipe must fit the model: see `check_layers`.
     """
     encoder.model = make_trainable(encoder.model, recipe)
     if recipe.optimisation.gradient_checkpointing:
@@ -132,9 +132,9 @@ def adapt(encoder: Encoder, recipe: RetrieverRecipe) -> None:
 
 
 def make_trainable(model: Any, recipe: TrainingRecipe, task: str | None = None) -> Any:
-    """Set dropout and which weights are trained; return the model, with adapters if it gets some.
+    """Set dropout and which weights are trained; return the model, with any adapters.
 
-    `task` is peft's name of what the model does: with `SEQ_CLS` a head is trained in full.
+    `task` is peft's task type: with `SEQ_CLS` a head is trained in full.
     """
     if recipe.optimisation.dropout is not None:
         set_dropout(model, recipe.optimisation.dropout)
@@ -152,11 +152,11 @@ def make_trainable(model: Any, recipe: TrainingRecipe, task: str | None = None) 
 
 @contextmanager
 def without_copies(model: torch.nn.Module) -> Iterator[None]:
-    """Keep LoRA's layers from copying their inputs to fp32 while the body runs under autocast.
+    """Keep LoRA layers from copying their inputs to fp32 while the body runs under autocast.
 
-    Autocast would cast the copies back at once: the numbers are the same, and nothing is kept of
-    an input beside itself. Without autocast an adapter in fp32 needs its input in fp32. A step's
-    backward pass belongs into the body: checkpointing runs the layers again there.
+    Autocast would cast the copies back at once, so results are the same and memory is saved.
+    Without autocast, an fp32 adapter needs its input in fp32. The body must include the backward
+    pass, in which checkpointing runs the layers again.
     """
     kind = next(model.parameters()).device.type
     if not (hasattr(model, "peft_config") and torch.is_autocast_enabled(kind)):

@@ -11,18 +11,18 @@ from claim2source.core.report import MAIN_METRIC, Choice, Epoch, SystemReport
 from claim2source.search.choose import SEEN, UNSEEN, Preference, Weighing, choose
 from claim2source.training.run_folder import RunFolder
 
-# Below these the interval of a mean over val is wider than what training gains.
+# Below these, the interval of a mean over val is wider than the gain from training.
 FEWEST_CLAIMS, FEWEST_PAPERS = 30, 10
 
 
 def val_size_error(val: Dataset) -> str | None:
-    """Explain why val has too few claims or papers to choose by; None if it has enough."""
+    """Describe a val with too few claims or papers to choose by; None if it has enough."""
     claims, papers = sum(bool(claim.golds) for claim in val.claims), len(val.golds)
     if claims >= FEWEST_CLAIMS and papers >= FEWEST_PAPERS:
         return None
     return (
-        f"val has {claims} claims of {papers} papers: under {FEWEST_CLAIMS} claims or "
-        f"{FEWEST_PAPERS} papers are too few to choose by (raise data.val_share)"
+        f"val has only {claims} claims of {papers} papers; choosing needs at least {FEWEST_CLAIMS} "
+        f"claims and {FEWEST_PAPERS} papers (raise data.val_share)"
     )
 
 
@@ -50,8 +50,8 @@ def interval_text(report: SystemReport) -> str:
 def scored_epoch(
     number: int, report: SystemReport, values: np.ndarray, weighing: Weighing
 ) -> Epoch:
-    """Make an epoch of its report on val; `values` are those to choose by, of each claim."""
-    # Without claims of seen papers there are no parts to tell apart.
+    """Make an epoch's entry from its report on val; `values` are each claim's, to choose by."""
+    # Without claims of seen papers, val has only one part.
     parts = report.slices if all(report.slices.values()) else {}
     by_claim = dict(zip(weighing.claim_ids, values.tolist(), strict=True))
     return Epoch(number, report.table, None, parts, weighing.score(values), by_claim)
@@ -60,10 +60,10 @@ def scored_epoch(
 def choose_epoch(
     run: RunFolder, weighing: Weighing, metric: str = MAIN_METRIC
 ) -> tuple[int, Choice]:
-    """Choose an epoch whose checkpoint is there, or epoch 0, the base, on val.
+    """Choose an epoch with a checkpoint, or epoch 0, the base, on val.
 
-    The default is the last epoch, and distance is how much less of the way from the base another
-    one went. What is below the base is not taken. Among the `last` there is only the last epoch.
+    The default is the last epoch, and the distance of another is the share of training that it
+    lacks. Epochs below the base are not chosen. With `last` only the last epoch is a candidate.
     """
     last = run.file.history[-1].epoch
     entries = {

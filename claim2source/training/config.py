@@ -35,24 +35,23 @@ from claim2source.training.trainer import TrainerSettings, check_names
 
 @dataclass(frozen=True)
 class DataConfig(Settings):
-    """Choose the data to train on, to choose on and to report on.
+    """Choose the data for training, choosing and reporting.
 
     Args:
         dataset: folder in BEIR layout, or its name in CLAIM2SOURCE_DATA, or `demo`, the set that
             ships with the package; or a file of pairs (CSV, TSV, JSON lines, Parquet).
         train_split: split whose claims are trained on; `val` is carved from it.
-        report_split: split that is scored at the end, and used for nothing else.
+        report_split: split that is scored at the end and used for nothing else.
         val_share: share of each language's claims that goes to val, by gold paper.
-        val_seed: decides which papers those are.
-        val_seen_share: share of each language's claims that goes to val too though their papers
+        val_seed: seed that selects those papers.
+        val_seen_share: share of each language's claims that also go to val, although their papers
             stay in train; none: as val_share with `choose: best`, else 0.
-        seen_share_expected: share of claims of seen papers that is chosen for, 0 to 1; none: what
-            is expected of a further claim of the training split, the share of its claims whose
-            paper has another claim.
-        limit: train on the first so many claims only (val is carved out before); none: all.
-        repeat: times that an epoch uses each training pair; more than 1 means fewer evaluations
+        seen_share_expected: share of claims of seen papers, 0 to 1, to expect when choosing; none:
+            the share of the training split's claims whose paper has another claim.
+        limit: train only on this many first claims (val is carved out before); none: all.
+        repeat: how often an epoch uses each training pair; more than 1 means fewer evaluations
             and checkpoints for the same number of optimizer steps.
-        lenient: load what can be loaded of the data set; what is left out is logged with its count.
+        lenient: skip rows of the data set that cannot be loaded; their number is logged.
     """
 
     dataset: str = "demo"
@@ -74,13 +73,13 @@ class DataConfig(Settings):
 
 @dataclass(frozen=True)
 class LoraConfig(Settings):
-    """Set the low-rank adapters, by peft (2026 paper, table 6).
+    """Configure low-rank adapters, by peft (2026 paper, table 6).
 
     Args:
         r: rank.
         alpha: the update is scaled by alpha / r.
-        dropout: on the adapter's input.
-        targets: names of the layers that get one, such as q_proj; empty takes every linear
+        dropout: dropout on the adapter's input.
+        targets: names of the layers that get an adapter, such as q_proj; empty: every linear
             layer.
     """
 
@@ -92,7 +91,7 @@ class LoraConfig(Settings):
 
 @dataclass(frozen=True)
 class StepsConfig(Settings):
-    """Set batches, epochs and the optimizer of any training.
+    """Configure batches, epochs and the optimizer of any training.
 
     Args:
         epochs: passes over the training pairs.
@@ -100,22 +99,22 @@ class StepsConfig(Settings):
         accumulation: batches per optimizer step (gradient accumulation); it adds no in-batch
             negatives.
         learning_rate: highest learning rate of AdamW.
-        warmup_ratio: share of the optimizer steps in which the learning rate rises; then it
-            falls as a cosine.
-        warmup_from_zero: begin the rise at 0, as before version 0.3: the first step moves nothing.
-            false: at 1 / (steps of the rise + 1).
-        warmup_rounding: how warmup_ratio is turned into steps: to the `nearest` number, or `up`, as
-            transformers does.
-        weight_decay: of AdamW; biases and norms are left out.
+        warmup_ratio: share of the optimizer steps in which the learning rate rises; afterwards it
+            falls like a cosine.
+        warmup_from_zero: begin the rise at 0, as before version 0.3, so that the first step changes
+            nothing. false: begin at 1 / (steps of the rise + 1).
+        warmup_rounding: how warmup_ratio is rounded to steps: to the `nearest` number, or `up`, as
+            in transformers.
+        weight_decay: weight decay of AdamW; biases and norms have none.
         max_grad_norm: gradients are clipped to this norm; 0 does not clip.
         dropout: of the base model while training; none leaves the model's own. 0 trains
             nearly twice as fast on a CPU.
-        train_layers: with tuning: full, train the last so many layers and keep the base model's
-            word embeddings and lower layers: half of the layers take two thirds of the time, and
+        train_layers: with tuning: full, train only this many last layers, and freeze the word
+            embeddings and lower layers: half of the layers take two thirds of the time, and
             in multilingual models the embeddings are most of the weights; none: all.
-        precision: of the training arithmetic; bf16 is slow without a GPU or bfloat16 instructions.
-        seed: of batches, adapters and dropout.
-        save_every: optimizer steps between saves of the state that a run resumes from; 0: at
+        precision: precision of training; bf16 is slow without a GPU or bfloat16 instructions.
+        seed: seed of batches, adapters and dropout.
+        save_every: optimizer steps between saved states, from which a run resumes; 0: only at
             the ends of epochs.
     """
 
@@ -137,29 +136,28 @@ class StepsConfig(Settings):
 
 @dataclass(frozen=True)
 class OptimisationConfig(StepsConfig):
-    """Set batches, negatives and the optimizer of the retriever's training.
+    """Configure batches, negatives and the optimizer of a retriever's training.
 
     Args:
         batch_size: claims per process; their sources are each other's in-batch negatives.
-        chunk_size: texts per forward pass (GradCache): memory stays that of one chunk, however
+        chunk_size: texts per forward pass (GradCache): memory is that of one chunk, however
             large the batch, and the gradients are the same; none: the whole batch at once, unless
             `chunk_tokens` is set.
-        chunk_tokens: tokens per forward pass, padding included, instead of texts: chunks of short
-            texts hold more of them. A longer text is a chunk by itself. `auto`: what the device's
-            memory holds; on a GPU the longest chunk is run once, and its peak sets the number.
-        gather: with several processes, the sources of all of them are negatives; false: only
+        chunk_tokens: tokens per forward pass, padding included, instead of texts, so that chunks
+            of short texts have more of them. A longer text is a chunk by itself. `auto`: as many
+            as fit into memory; on a GPU the longest chunk is run once to measure its peak.
+        gather: with several processes, use the sources of all processes as negatives; false: only
             a process's own.
         negatives: mined hard negatives used per claim and epoch, hardest first.
         train: `both` sides, or `query_only`: sources keep the base model's vectors, so that an
             index of them stays valid.
-        remine_every: mine again with the current model after every so many epochs (ANCE);
+        remine_every: mine again with the current model every this many epochs (ANCE);
             0: once, before training.
-        temperature: cosine similarities are divided by it.
-        max_length: tokens per text while training, if that is less than `model.max_length`, at
-            which texts are encoded for mining, for scores and by whoever uses the checkpoint;
-            none: the same.
+        temperature: divisor of cosine similarities.
+        max_length: tokens per text in training steps, at most `model.max_length`, which still
+            applies to mining, scores and the checkpoint; none: the same.
         gradient_checkpointing: recompute activations in the backward pass: less memory, more
-            time; `auto`: only where the batch, or a chunk of it, would not fit otherwise.
+            time; `auto`: only if the batch, or a chunk of it, would not fit otherwise.
     """
 
     chunk_size: Repeats | None = None
@@ -186,11 +184,10 @@ class BatchesConfig(Settings):
         order: `mixed`, or `language`: one language per batch.
         alpha: a language with n claims gets a share of an epoch proportional to n to this power:
             1 leaves the shares as they are, 0 makes them equal. Every claim is used: a language
-            that gets fewer turns than it has claims continues in the next epoch.
-        rotate_negatives: each use of a pair takes the next of its mined negatives, hard and random
-            in the list's proportion, instead of the hardest again: in the next epoch, and if
-            `alpha` or `data.repeat` uses it twice in one. A list that is mined again
-            (`optimisation.remine_every`) begins at its hardest.
+            whose share is smaller than its number of claims continues in the next epoch.
+        rotate_negatives: every use of a pair, within or between epochs, takes the next of its
+            mined negatives, hard and random in the list's proportion, instead of the hardest
+            again. A list that is mined again (`optimisation.remine_every`) begins at its hardest.
     """
 
     order: Literal["mixed", "language"] = "mixed"
@@ -200,7 +197,7 @@ class BatchesConfig(Settings):
 
 @dataclass(frozen=True)
 class WandbConfig:
-    """Set Weights & Biases.
+    """Configure Weights & Biases.
 
     Args:
         mode: `auto`: online with a key, offline without; or online, offline, off.
@@ -215,7 +212,7 @@ class WandbConfig:
 
 @dataclass(frozen=True)
 class TrainingRecipe(Settings):
-    """Say how weights are trained, on any data, machine and folder.
+    """Configure how weights are trained, independently of data, machine and folder.
 
     Args:
         rendering: representation of claims and sources.
@@ -235,12 +232,12 @@ class TrainingRecipe(Settings):
 
     @property
     def unsharded(self) -> str | None:
-        """Name the strategies to take if this training cannot be sharded; None if it can."""
+        """Return the strategies that are allowed if this training cannot be sharded, else None."""
         return None
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """Name what is logged at every step besides the loss, for this training alone."""
+        """Return the names logged at every step of this kind of training, besides the loss."""
         return ()
 
 
@@ -249,17 +246,17 @@ Recipe = TypeVar("Recipe", bound=TrainingRecipe)
 
 @dataclass(frozen=True)
 class RunConfig(TrainingRecipe):
-    """Settings that all trainings have.
+    """Settings of every training run.
 
     Args:
-        data: what is trained, chosen and reported on.
-        choose: the checkpoint that the run's folder means: the `best` on val by `rule`, the
-            model before training included, or the `last` epoch.
-        rule: `one_se`: of what is within one standard error of the best on val, by paper, and
-            not below the model before training, the nearest to the last epoch as trained; or
-            the plain `best`.
+        data: data for training, choosing and reporting.
+        choose: the run's chosen checkpoint: the `best` on val by `rule`, the model before training
+            included, or the `last` epoch.
+        rule: `one_se`: the candidate nearest to the last epoch among those that are within one
+            standard error of the best on val, by paper, and not below the model before training;
+            or the plain `best`.
         keep: checkpoints of all epochs, or only of the best and the last.
-        mined: a file of `train/mine.py`, whose negatives are used.
+        mined: file of negatives from `train/mine.py`.
         wandb: Weights & Biases.
         out: the run's folder.
         store: folder of the embedding store; none: the user's cache.
@@ -285,21 +282,21 @@ class RunConfig(TrainingRecipe):
     def check(self) -> None:
         check_names(self.trainer)
         layers = self.optimisation.train_layers
-        allowed = f"none with tuning: {self.tuning}, which trains adapters alone"
+        allowed = f"none with tuning: {self.tuning}, which trains only adapters"
         is_good = layers is None or self.tuning == "full"
         require(is_good, "optimisation.train_layers", layers, allowed)
         require(not (self.resume and self.overwrite), "overwrite", True, "not with resume")
-        # A file of mined negatives names claims beyond the limit.
+        # A file of mined negatives has claims beyond the limit.
         good = self.data.limit is None or self.mined is None
         require(good, "data.limit", self.data.limit, "none with a file of mined negatives")
 
     def recipe(self, kind: type[Recipe]) -> Recipe:
-        """Return the settings that weights are trained by, without the run's own."""
+        """Return the settings that determine the weights, without the run's own."""
         return kind(**{spec.name: getattr(self, spec.name) for spec in fields(kind)})
 
     @property
     def held_out_seen(self) -> float:
-        """Return the share of claims held out though their papers are trained on."""
+        """Return the share of claims that are held out although their papers are trained on."""
         if self.data.val_seen_share is not None:
             return self.data.val_seen_share
         if is_pair_file(self.data.dataset):  # all pairs of a positive are on one side
@@ -309,10 +306,10 @@ class RunConfig(TrainingRecipe):
 
 @dataclass(frozen=True)
 class TeacherConfig(Settings):
-    """Name the model that encodes the sources in place of the base.
+    """Name the model that encodes the sources instead of the base.
 
     Args:
-        name: a trained run, a checkpoint or a model; it is read as its folder says.
+        name: a trained run, a checkpoint or a model; its folder sets how it encodes.
     """
 
     name: str
@@ -324,23 +321,23 @@ class TeacherConfig(Settings):
 
 @dataclass(frozen=True)
 class RetrieverRecipe(TrainingRecipe):
-    """Say how a retriever is trained.
+    """Configure how a retriever is trained.
 
     Args:
         model: the base model.
         tuning: `lora` adds adapters, `qlora` adds them to a base in 4 bits (GPU only), `full`
             trains every weight.
-        mining: hard negatives, when they are mined by the run.
+        mining: hard negatives, if the run mines them.
         optimisation: batches, negatives and the optimizer.
-        batches: which pairs share a batch.
+        batches: choice of the pairs that share a batch.
         losses: a list of losses whose weighted sum is minimised, each a name with its settings,
-            such as `[{info_nce: {}}, {keep_base: {weight: 0.1}}]`; a dotted path names a dataclass
-            of one's own. A flag such as `--losses.keep_base.weight 0.1` changes one, or adds it.
-        teacher: with `optimisation.train: query_only`, another model in place of the base encodes
-            the sources; this one, with a projection, learns to encode claims for its vectors.
-        self_check: compare ways of computing two steps of the model's first layers, and predicted
-            with measured memory: `true` does no more than that; none: first, if there is a GPU;
-            `false`: not at all.
+            such as `[{info_nce: {}}, {keep_base: {weight: 0.1}}]`; a dotted path names your own
+            dataclass. A flag such as `--losses.keep_base.weight 0.1` changes one, or adds it.
+        teacher: with `optimisation.train: query_only`, a model that encodes the sources instead of
+            the base; this model, with a projection, learns to encode claims for its vectors.
+        self_check: check two training steps of the model's first layers, and the predicted memory,
+            on this device: `true`: check and do not train; none: check first if there is a GPU;
+            `false`: do not check.
     """
 
     optimisation: OptimisationConfig = field(default_factory=OptimisationConfig)
@@ -353,7 +350,7 @@ class RetrieverRecipe(TrainingRecipe):
 
     @property
     def unsharded(self) -> str | None:
-        """Name the strategies to take if this training cannot be sharded; None if it can."""
+        """Return the strategies that are allowed if this training cannot be sharded, else None."""
         if self.tuning == "qlora":
             return "auto or ddp with tuning: qlora: weights in 4 bits are not sharded"
         if self.teacher is not None:
@@ -370,7 +367,7 @@ class RetrieverRecipe(TrainingRecipe):
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """Name the terms of the loss."""
+        """Return the names of the loss's terms."""
         return tuple(f"loss/{name}" for name in self.losses.active)
 
 
@@ -379,24 +376,24 @@ class FinetuneConfig(RetrieverRecipe, RunConfig):
     """All settings of `train/finetune.py`.
 
     Args:
-        after: YAML file of what is scored when the run has ended, such as baselines and a page of
-            figures; none: nothing.
+        after: YAML file of an evaluation that follows the run, such as baselines and a page of
+            figures; none: no evaluation.
     """
 
     after: Path | None = None
 
     def check(self) -> None:
         if self.tuning == "qlora":
-            # The manifest copies this: the checkpoint is used over the same 4-bit base.
+            # The manifest copies this, so that the checkpoint uses the same 4-bit base.
             object.__setattr__(self, "model", replace(self.model, quantization="nf4"))
-        model, allowed = self.model, f"none with tuning: {self.tuning}; write tuning: qlora"
+        model, allowed = self.model, f"none with tuning: {self.tuning}; set tuning: qlora instead"
         is_good = self.tuning == "qlora" or model.quantization is None
         require(is_good, "model.quantization", model.quantization, allowed)
         allowed = "float32 with tuning: full; 16 bits lose small steps"
         is_good = self.tuning != "full" or model.dtype == "float32"
         require(is_good, "model.dtype", model.dtype, allowed)
         negatives, mined = self.optimisation.negatives, self.mining.hard + self.mining.random
-        # A file may hold more negatives than the config mines, until the run mines again.
+        # A file may have more negatives than the config mines, unless the run mines again.
         from_file = self.mined is not None and self.optimisation.remine_every == 0
         allowed = f"at most mining.hard + mining.random ({mined})"
         require(from_file or negatives <= mined, "optimisation.negatives", negatives, allowed)
@@ -413,14 +410,14 @@ class FinetuneConfig(RetrieverRecipe, RunConfig):
 
     def _check_teacher(self) -> None:
         if self.teacher is None:
-            allowed = "0 without a `teacher`, whose vectors it compares with"
+            allowed = "0 without a `teacher`, whose vectors it needs"
             for name, loss in self.losses.needing("aligned_texts").items():
                 raise ConfigError(f"losses.{name}.weight", loss.weight, allowed)
             return
         train = self.optimisation.train
-        allowed = "query_only with a `teacher`, which encodes the sources"
+        allowed = "query_only with a `teacher`, because the teacher encodes the sources"
         require(train == "query_only", "optimisation.train", train, allowed)
-        allowed = "0 with a `teacher`: losses.alignment compares with its vectors"
+        allowed = "0 with a `teacher`; use losses.alignment instead"
         for name, loss in self.losses.needing("base_vectors").items():
             raise ConfigError(f"losses.{name}.weight", loss.weight, allowed)
         require(self.tuning != "qlora", "tuning", self.tuning, "full or lora with a `teacher`")

@@ -29,11 +29,11 @@ Chunks = Sequence[Sequence[int]]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainBatch(LossTargets):
-    """One batch of one process: the texts to encode and the targets of the losses.
+    """Batch of one process: the texts to encode and the targets of the losses.
 
     The m columns are the distinct sources of all processes that share negatives, by rank;
-    `counts` says how many each of them encodes, `sources` are this one's. `fixed_sources` [m, d]
-    replaces encoding where sources are not trained. `views` are other representations of claims,
+    `counts` is how many each of them encodes, `sources` are this process's. `fixed_sources` [m, d]
+    replaces encoding if sources are not trained. `views` are other representations of claims,
     for consistency; `texts` have no labels, for the alignment.
     """
 
@@ -51,11 +51,11 @@ class TrainingPairs:
 
     `base` is needed for `query_only` and by losses that need `base_vectors`, `teacher` by those
     that need `teacher_scores`, and `aligned`, with the same model's `base`, for `aligned_texts`.
-    With `rotate_negatives`, every use of a row takes the next of its list, random ones in the
-    list's proportion. Negatives that the teacher scores come before all others, in every epoch.
-    Sources of one text, and those that `mining`'s limits take for near-duplicates, are one paper:
-    no negatives if one of them is gold. Likeness by vector does not count here: it changes with
-    the model.
+    With `rotate_negatives`, every use of a row takes the next negatives of its list, random ones
+    in the list's proportion. Negatives that the teacher scores come before all others, in every
+    epoch. Sources with equal texts, and near-duplicates by `mining`'s limits, are one paper: if
+    one of them is gold, none is a negative. Similarity of vectors is ignored, because it changes
+    with the model.
     """
 
     def __init__(
@@ -90,19 +90,19 @@ class TrainingPairs:
         if self.losses.needing("translations"):
             self.views = self._views(claims)
         self.source_tokens: dict[str, Tokens] = {}
-        # Id of a source -> number of its paper: that of all sources with the same tokens, hence
+        # Id of a source -> number of its paper, shared by all sources with the same tokens, hence
         # the same vector, and of their near-duplicates.
         self.papers: dict[str, int] = {}
         self.rows = list(rows)
         self.use(rows)
 
     def use(self, rows: Sequence[MinedRow]) -> None:
-        """Train on these rows from now on: the same pairs, perhaps with other negatives.
+        """Train on these rows from now on: the same pairs, possibly with other negatives.
 
         Raises `ValueError` for other pairs or another order: batches are planned by row number.
         """
         if list(map(_pair, rows)) != list(map(_pair, self.rows)):
-            raise ValueError("not the pairs that are trained on, each in its place")
+            raise ValueError("the rows must have the same pairs in the same order")
         self.rows = [self._taught_first(row) for row in rows]
         source_ids = self._source_ids()
         sources: list[Source] = []
@@ -120,7 +120,7 @@ class TrainingPairs:
         self.papers = self._paper_numbers(sources)
 
     def _source_ids(self) -> set[str]:
-        """Name the sources that batches can have, and all golds of their claims."""
+        """Collect the ids of the sources in batches, and of all golds of their claims."""
         source_ids: set[str] = set()
         for row in self.rows:
             source_ids.add(row.positive)
@@ -150,9 +150,9 @@ class TrainingPairs:
         return {} if self.teacher is None else self.teacher.get(claim, {})
 
     def _taught_first(self, row: MinedRow) -> MinedRow:
-        """Put the negatives with teacher scores first: only sources in the batch teach."""
+        """Put the negatives with teacher scores first: only sources in the batch are distilled."""
         scored = self._teacher_scores_for(row.claim)
-        # The sort is stable: of either kind the hardest stay first.
+        # The sort is stable: the hardest of each kind stay first.
         ordered = sorted(row.negatives, key=lambda negative: negative.source not in scored)
         return replace(row, negatives=tuple(ordered))
 
@@ -160,7 +160,7 @@ class TrainingPairs:
         """Tokenise the other representations of claims that have a translation, by claim id."""
         claims = [claim for claim in claims if claim.lang != "en" and claim.translation]
         views: dict[str, list[Tokens]] = {claim.id: [] for claim in claims}
-        # A claim with a translation is the same text paired as bilingual.
+        # The original and the translation of a claim have the same bilingual text.
         own = "bilingual" if self.rendering.claims == "paired" else self.rendering.claims
         for form in FORMS:
             if form == own:
@@ -183,7 +183,7 @@ class TrainingPairs:
         """Describe pairs that share a batch with their own paper, and those short of negatives."""
         lines: list[str] = []
         if repeats:
-            lines.append(f"{repeats} pairs share a batch with their own paper (masked)")
+            lines.append(f"{repeats} pairs share a batch with another of their paper (masked)")
         if self.short_rows:
             lines.append(f"{self.short_rows} pairs have too few negatives")
         return lines
@@ -197,7 +197,7 @@ class TrainingPairs:
         return connected_groups([row.positive, *self.golds[row.claim]] for row in self.rows)
 
     def choose_negatives(self, row: MinedRow, turn: int) -> list[Negative]:
-        """Choose the negatives that a row's use takes; `turn` counts the uses before it."""
+        """Choose the negatives for a use of a row; `turn` counts the uses before it."""
         count = self.negatives
         if not self.rotate or len(row.negatives) <= count:
             return list(row.negatives[:count])
@@ -249,7 +249,7 @@ class TrainingPairs:
         )
 
     def _planned_rows(self, numbers: Sequence[int]) -> list[MinedRow]:
-        """Look up the pairs of row numbers, which go through the pairs `data.repeat` times."""
+        """Look up the pairs of row numbers, which cover the pairs `data.repeat` times."""
         return [self.rows[number % len(self.rows)] for number in numbers]
 
     def _sources_by_rank(self, plan: BatchPlan, shares: Sequence[Sequence[int]]) -> list[list[str]]:
@@ -257,7 +257,7 @@ class TrainingPairs:
         rows: list[MinedRow] = []
         for share in shares:
             rows += self._planned_rows(share)
-        # A dictionary keeps the order in which names were added.
+        # A dictionary keeps its order of insertion.
         names: dict[str, None] = {}
         for row in rows:
             names[row.positive] = None
@@ -268,9 +268,9 @@ class TrainingPairs:
         return [sources[rank :: len(shares)] for rank in range(len(shares))]
 
     def _batch_views(self, claims: Sequence[str], epoch: int) -> tuple[list[Tokens], Tensor | None]:
-        """Take one other representation of each claim that has some, in turn; and its claim's row.
+        """Return one other representation of each claim that has some, in turn, and its row.
 
-        No rows if no claim of the training has any.
+        The rows are None if no claim of the training data has any.
         """
         if not self.views:
             return [], None
@@ -284,7 +284,7 @@ class TrainingPairs:
         return views, torch.tensor(owners, dtype=torch.long)
 
     def _base_sources(self, columns: Sequence[str]) -> tuple[Tensor | None, Tensor | None]:
-        """Look up the base's vectors of the columns: as a loss compares, and in place of encoding.
+        """Look up the base's vectors of the columns, for losses and as a replacement for encoding.
 
         Each is None if it is not needed.
         """
@@ -304,7 +304,7 @@ class TrainingPairs:
         return texts, torch.cat((self.base.claims(claims), vectors))
 
     def _gold_mask(self, own: Sequence[MinedRow], columns: Sequence[str]) -> Tensor:
-        """Mark [own, columns] if the source is the paper of one of the claim's golds."""
+        """Mark sources that are the paper of one of the claim's golds, [own, columns]."""
         papers = [self.papers[source] for source in columns]
         mask: list[list[bool]] = []
         for row in own:
@@ -315,7 +315,7 @@ class TrainingPairs:
     def _teacher_scores(
         self, own: Sequence[MinedRow], columns: Mapping[str, int], masked: Tensor
     ) -> Tensor | None:
-        """Collect the teacher's scores [own, columns], NaN where it has none; None without one."""
+        """Collect the teacher's scores [own, columns], NaN if absent; None without a teacher."""
         if self.teacher is None:
             return None
         teacher = torch.full((len(own), len(columns)), torch.nan)
@@ -333,7 +333,7 @@ def _pair(row: MinedRow) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class CollatedBatch:
-    """Batch as its step takes it, on the CPU.
+    """Batch in the form that a training step needs, on the CPU.
 
     `distinct` are its texts, each once; `text_numbers` [texts] has the number of each of the
     batch's claims, sources, views and texts among them. `chunks` are their numbers, chunk by chunk,
@@ -377,7 +377,7 @@ def collate(batch: TrainBatch, encoder: Encoder, config: OptimisationConfig) -> 
 
 
 def halved(chunks: Chunks, times: int) -> Chunks:
-    """Divide every chunk in two, so many times; a single text stays whole."""
+    """Divide every chunk in two, `times` times; a single text stays whole."""
     for _ in range(times):
         halves: list[Sequence[int]] = []
         for chunk in chunks:

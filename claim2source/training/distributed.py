@@ -32,11 +32,11 @@ from claim2source.training.launcher import World
 
 Value = TypeVar("Value")
 
-# Longer than one process is behind the others; where the first mines or scores, it is waited for.
+# Longest lag of a process; while the first one mines or scores, the others wait longer.
 _TIMEOUT = timedelta(minutes=15)
 # Numbers the exchanges of values; equal in all processes.
 _exchanges = count()
-# What gloo says of a process that is gone.
+# Parts of gloo's errors about a process that has ended.
 _BROKEN = "closed by peer", "reset by peer", "Broken pipe", "pair closure", "gloo/transport/tcp"
 
 
@@ -45,7 +45,7 @@ def check_same_world(world: World, lightning_size: int) -> None:
     if world.size != lightning_size:
         raise UserError(
             f"the launcher started {world.size} processes, Lightning sees {lightning_size}: "
-            "they would train apart from each other; check the launcher's options"
+            "they would train separately; check the launcher's options"
         )
 
 
@@ -54,9 +54,8 @@ def joined_world(world: World, device: str | None) -> Iterator[None]:
     """Join the processes while the body runs; does nothing for a single process.
 
     With GPUs each process selects its own before the body loads anything. Raises `UserError`
-    if a machine has fewer GPUs than processes, and if the body loses the connection to one of
-    them: a process that is killed closes it, and a machine that is gone says nothing for the
-    minutes of `_TIMEOUT`.
+    if a machine has fewer GPUs than processes, and if the body loses the connection to a process:
+    one that is killed closes it, and a machine that fails is noticed after `_TIMEOUT`.
     """
     if world.size == 1:
         yield
@@ -82,21 +81,21 @@ def joined_world(world: World, device: str | None) -> Iterator[None]:
 
 
 def lost_connection(error: Exception) -> str | None:
-    """Describe an exchange's error that means a lost process; None for any other."""
+    """Describe a communication error caused by a lost process; None for any other."""
     text = str(error)
     broken = isinstance(error, dist.DistBackendError | dist.DistNetworkError | dist.DistStoreError)
     if not broken and not any(sign in text for sign in _BROKEN):
         return None
-    # Without the place in gloo's source, and its advice.
+    # Without gloo's source line and its advice.
     reason = re.sub(r"^\[\S+\] ", "", text).partition("\n")[0].partition(". ")[0].rstrip(".")
     return (
-        f"the connection to another process was lost ({reason}): see what that process, or its "
-        "machine, says, and start all of them again (a training continues with --resume)"
+        f"the connection to another process was lost ({reason}): check the log of that process or "
+        "its machine, and start all processes again (a training run continues with --resume)"
     )
 
 
 def _wait_for_first(world: World) -> None:
-    """Wait until the first process takes part too, however long it mines or scores.
+    """Wait until the first process joins, however long it mines or scores.
 
     A collective ends after `_TIMEOUT`; the store's connection does if its machine is gone.
     """
@@ -117,7 +116,7 @@ def barrier(world: World) -> None:
 
 @contextlib.contextmanager
 def first_before_others(world: World) -> Iterator[None]:
-    """Run the body on the first process, then on the others: they read what it has stored."""
+    """Run the body on the first process, then on the others, which read what it stored."""
     if not world.is_first:
         barrier(world)
     yield
@@ -159,9 +158,9 @@ def encode_shares(
 ) -> None:
     """Write this process's share of the vectors to the store, and wait for the others'.
 
-    What then encodes all texts finds them there; on a machine with another store it makes the rest
-    itself. Does nothing for one process, or while the weights have no name. All processes must
-    call it with the same texts.
+    A later encoding of all texts reads them from there; on a machine with another store it encodes
+    the rest itself. Does nothing for one process, or while the weights have no name. All processes
+    must call it with the same texts.
     """
     if world.size == 1 or encoder.weights is None:
         return
@@ -181,14 +180,14 @@ def encode_shares(
 def chosen_strategy(requested: object, world: World) -> Strategy | str:
     """Return the strategy that `trainer.strategy` names. Raises `ConfigError` for another.
 
-    DDP's reducer is started by `start_reducer`, not at the end of the training step: GradCache goes
-    backward in pieces, most of which are still to come then.
+    DDP's reducer is started by `start_reducer`, not at the end of the training step, because
+    GradCache runs several backward passes.
     """
     if isinstance(requested, ModelParallelStrategy):
         size = requested._tensor_parallel_size
         if size not in ("auto", 1):
             key = "trainer.strategy.init_args.tensor_parallel_size"
-            raise ConfigError(key, size, "1: every process takes its own part of a batch")
+            raise ConfigError(key, size, "1, because every process takes its own part of a batch")
         requested = "fsdp2"
     if requested == "fsdp2":
         return Sharded(world.size, 1, save_distributed_checkpoint=False)
@@ -201,12 +200,12 @@ def chosen_strategy(requested: object, world: World) -> Strategy | str:
         allowed = "auto, ddp, fsdp2, or a DDPStrategy or ModelParallelStrategy by class path"
         raise ConfigError("trainer.strategy", name, allowed)
     if requested._ddp_kwargs.get("static_graph"):
-        allowed = "false: chunks go backward one after the other"
+        allowed = "false, because chunks have separate backward passes"
         raise ConfigError("trainer.strategy.init_args.static_graph", True, allowed)
     requested._forward_redirection = _call_method  # type: ignore[assignment]
-    # Weights may get no gradient: a pooler that is not used.
+    # Some weights get no gradient, such as a pooler that is not used.
     requested._ddp_kwargs |= {"find_unused_parameters": True}
-    # Gradients lie in the buckets that are sent: there is no copy of them.
+    # Gradients are views of the buckets that are sent, not copies.
     requested._ddp_kwargs.setdefault("gradient_as_bucket_view", True)
     return requested
 
@@ -219,23 +218,23 @@ def _call_method(wrapper: nn.Module, module: pl.LightningModule, name: str, *arg
 class Sharded(ModelParallelStrategy):
     """Shard weights, gradients and the optimizer's states over all processes (FSDP2).
 
-    A saved state is one file, with whole tensors, of the weights that training moves.
+    A saved state is one file with the full tensors of the trained weights.
     """
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Gather the weights that training moves, on the first process."""
+        """Gather the trained weights on the first process."""
         return moved_weights(self.model, everywhere=False)
 
     def teardown(self) -> None:
-        """End the writer of states, as other strategies do."""
+        """Close the writer of states, as other strategies do."""
         super().teardown()
         self.checkpoint_io.teardown()
 
 
 def moved_weights(model: nn.Module | None, everywhere: bool) -> dict[str, Any]:
-    """Gather the whole weights that training moves, by name; all processes must call it.
+    """Gather the full trained weights by name; all processes must call it.
 
-    On the CPU of the first process alone, or with `everywhere` on the device of each.
+    They are on the first process's CPU, or with `everywhere` on the device of every process.
     """
     assert model is not None
     options = StateDictOptions(
@@ -245,10 +244,9 @@ def moved_weights(model: nn.Module | None, everywhere: bool) -> dict[str, Any]:
 
 
 class GatherWeights(pl.Callback):
-    """Keep a full model next to the sharded one that is trained; on the CPU while it is.
+    """Keep a full model next to the sharded one, on the CPU during training steps.
 
-    Processes that encode by themselves cannot use shards: every pass through these is one of all
-    processes together.
+    A process cannot encode by itself with shards: every pass through these needs all processes.
     """
 
     def __init__(self, encoder: Encoder) -> None:
@@ -271,9 +269,9 @@ class GatherWeights(pl.Callback):
 
 
 def trained_encoder(trainer: pl.Trainer, encoder: Encoder) -> Encoder:
-    """Return the encoder to train: where weights are sharded, a copy of it.
+    """Return the encoder to train; if weights are sharded, a copy of it.
 
-    What is sharded cannot be scored and saved: that is done with the whole model.
+    A sharded model cannot be scored and saved; the full model is used for that.
     """
     if not isinstance(trainer.strategy, Sharded):
         return encoder
@@ -287,7 +285,7 @@ def trained_encoder(trainer: pl.Trainer, encoder: Encoder) -> Encoder:
 def shard(model: nn.Module, mesh: DeviceMesh, half: bool) -> None:
     """Shard a model, layer by layer; with `half`, its layers compute in bf16.
 
-    The shards keep the weights' own type: fp32 masters, which the optimizer moves. Gradients are
+    The shards keep the weights' own type: fp32 masters, which the optimizer updates. Gradients are
     reduced in fp32.
     """
     types = (torch.bfloat16, torch.float32) if half else ()
@@ -298,7 +296,7 @@ def shard(model: nn.Module, mesh: DeviceMesh, half: bool) -> None:
 def start_reducer(strategy: Strategy, output: Tensor) -> None:
     """Have DDP average the gradients over processes in the backward pass that begins at `output`.
 
-    Not while a window of accumulated batches is still open: the strategy says so.
+    The strategy skips this for the first batches of an accumulation window.
     """
     if isinstance(strategy.model, DistributedDataParallel):
         prepare_for_backward(strategy.model, output)

@@ -1,4 +1,4 @@
-"""Check a config and read what it names: the first half of a training's set-up, without torch."""
+"""Check a config and read its inputs: the first half of a training's set-up, without torch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a training runs and writes: processes, locked folder, store, mode of W&B."""
+    """Processes, locked folder, store and W&B mode of a training run."""
 
     config: RunConfig
     world: World
@@ -44,9 +44,9 @@ class Place:
 
 @dataclass(frozen=True)
 class RetrieverInputs:
-    """What a retriever's training reads, checked; the second half of its set-up takes it over.
+    """Checked inputs of a retriever's training, for the second half of its set-up.
 
-    `has_own_callbacks` says that monitors are to be checked once the user's callbacks are made.
+    `has_own_callbacks`: monitors must be checked once the user's callbacks are made.
     """
 
     place: Place
@@ -57,7 +57,7 @@ class RetrieverInputs:
 
 @dataclass(frozen=True)
 class RerankerInputs:
-    """What a re-ranker's training reads, checked, as `RetrieverInputs`; `first` is its system."""
+    """Checked inputs of a re-ranker's training; `first` is the system of its first stage."""
 
     place: Place
     data: TrainingData
@@ -66,16 +66,16 @@ class RerankerInputs:
 
 
 def check_early(config: FinetuneConfig) -> RetrieverInputs:
-    """Find, read and check all that a retriever's training needs, each once.
+    """Find, read and check all inputs of a retriever's training, each once.
 
-    Every process looks: none goes on to load what another refuses, and no run begins before all
-    have joined. Raises `UserError` for a device, launcher, folder, data set, model, monitor or
-    later evaluation that the run cannot have; nothing is written.
+    Every process checks: none loads what another refuses, and no run begins before all have
+    joined. Raises `UserError` for a device, launcher, folder, data set, model, monitor or later
+    evaluation that the run cannot use; nothing is written.
     """
     with report_once(), find_place(config) as place:
         after = None
         if config.after is not None:
-            # Here: only then is all that evaluates imported.
+            # Imported here, because it imports the whole evaluation.
             from claim2source.training.after import read_after
 
             after = read_after(config, place.tracking)
@@ -87,7 +87,7 @@ def check_early(config: FinetuneConfig) -> RetrieverInputs:
 
 
 def check_reranker_early(config: RerankerConfig) -> RerankerInputs:
-    """Find, read and check all that a re-ranker's training needs, as `check_early` does."""
+    """Find, read and check all inputs of a re-ranker's training, as `check_early` does."""
     with report_once(), find_place(config) as place:
         mined = config.require_mined()
         require_model(ModelConfig(name=config.model.name, revision=config.model.revision))
@@ -103,20 +103,20 @@ def check_reranker_early(config: RerankerConfig) -> RerankerInputs:
         if data.mined is not None:
             pairs = RerankerPairs.of_training(data, data.mined, config)
             if not pairs.rows:
-                raise UserError(f"{mined}: no pair has a negative to learn from")
+                raise UserError(f"{mined}: no pair has a negative to train on")
         return RerankerInputs(place, data, _has_own_callbacks(config, data), first)
 
 
 @contextmanager
 def find_place(config: RunConfig) -> Iterator[Place]:
-    """Find the processes, folder and store of a run; the folder is free again if the body fails."""
+    """Find the processes, folder and store of a run; unlock the folder if the body fails."""
     require_device(config.device)
     steps = config.optimisation
     world = launched_world(
         settings=LaunchedSettings(config.device, steps.precision, steps.accumulation)
     )
     if not world.is_first:
-        # Warn only once of what a lenient loading leaves out or a model cuts.
+        # Only one process warns of rows that are left out, or texts that are cut.
         for part in ("data", "models"):
             logging.getLogger(f"claim2source.{part}").setLevel(logging.ERROR)
     tracking = wandb_mode(config.wandb.mode)
@@ -132,7 +132,7 @@ def find_place(config: RunConfig) -> Iterator[Place]:
 
 
 def _has_own_callbacks(config: RunConfig, data: TrainingData) -> bool:
-    """Check the monitors of Lightning's callbacks; whether there are others, made later."""
+    """Check the monitors of Lightning's callbacks; return whether there are other callbacks."""
     monitors = named_monitors(config.trainer)
     if monitors is None:
         return True

@@ -29,7 +29,7 @@ from claim2source.training.splits import TrainingData, unused_data
 
 @dataclass(frozen=True)
 class Setup:
-    """Training's inputs, loaded and checked; the base's recipe has numbers for `auto`."""
+    """Loaded and checked inputs of a training run; the base's recipe has no `auto`."""
 
     data: TrainingData
     base: LoadedBase
@@ -52,7 +52,7 @@ def finetune(config: FinetuneConfig, inputs: RetrieverInputs | None = None) -> R
                 check_device(setup.base, setup.data.train, session.world)
         if recipe.self_check:
             return None
-        # `auto` stays: the run may go on with other memory.
+        # `auto` stays: a resumed run may have another device.
         session.begin()
         if not session.run.is_finished:
             rows, lines = mine(setup, session)
@@ -61,14 +61,14 @@ def finetune(config: FinetuneConfig, inputs: RetrieverInputs | None = None) -> R
             return None
         epoch, choice = choose(setup)
         run_report = report_run(session, setup.base.recipe, setup.data, epoch, choice)
-        # The folder is still locked: the evaluation reads its checkpoints.
+        # The folder is still locked, because the evaluation reads its checkpoints.
         evaluated = after is not None and evaluate_after(after, setup.data.settings.train_split)
         say(next_steps(config, session.run.checkpoint(epoch), epoch > 0, evaluated))
         return run_report
 
 
 def set_up(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> Setup:
-    """Load the base and the saved state, and check what `check_early` could not without torch.
+    """Load the base and the saved state, and do the checks that need torch.
 
     Nothing is written yet.
     """
@@ -96,7 +96,7 @@ def set_up(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> Set
 def mine(setup: Setup, session: Session) -> tuple[list[MinedRow], list[str]]:
     """Score the model before training, then mine with it, or with the teacher.
 
-    Returns the rows, and how they were mined in lines. A resumed run goes on with the rows of its
+    Returns the rows, and lines that describe them. A resumed run continues with the rows of its
     state.
     """
     data, base, state = setup.data, setup.base, session.state
@@ -111,9 +111,9 @@ def mine(setup: Setup, session: Session) -> tuple[list[MinedRow], list[str]]:
 
 
 def train(setup: Setup, session: Session, rows: Sequence[MinedRow], mined: Sequence[str]) -> None:
-    """Train on the mined rows, from where a run was stopped; `setup.evaluation` scores each epoch.
+    """Train on the mined rows from the saved state on; `setup.evaluation` scores each epoch.
 
-    A batch is made of `pairs` as `sampler` plans it; `RetrieverModule` takes a step on it.
+    `sampler` plans the batches, `pairs` makes them, and `RetrieverModule` takes a step on each.
     """
     data, base, trainer = setup.data, setup.base, setup.trainer
     vectors = prepare_to_train(base, data.train, session.store, session.world)

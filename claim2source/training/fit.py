@@ -1,6 +1,6 @@
-"""Make Lightning's trainer for a run, with its callbacks, and train from if it was stopped."""
+"""Make Lightning's trainer for a run, with its callbacks, and train from its last state."""
 
-# Callbacks take our own modules where Lightning passes any.
+# Callbacks take our own modules; Lightning passes any module.
 # mypy: disable-error-code="override"
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class StepLog(pl.Callback):
     """Log losses, claims and tokens per second and memory of every optimizer step.
 
     Lightning gets the same numbers, so that other callbacks can monitor them. The first process
-    counts the steps of all epochs on stderr; a resumed run goes on.
+    shows the steps of all epochs on stderr; a resumed run continues the count.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class StepLog(pl.Callback):
             if name != LOSS
         }
         values = {LOSS: window.means[LOSS], **terms, **rates}
-        # By our own count of steps: it goes on where a run resumes.
+        # By our own count of steps, which a resumed run continues.
         for logger in trainer.loggers:
             logger.log_metrics(values, step=module.steps_done)
         module.log_dict({name: float(value) for name, value in values.items()}, logger=False)
@@ -91,15 +91,15 @@ def lightning_trainer(
 ) -> pl.Trainer:
     """Make Lightning's trainer, with the evaluation before all other callbacks.
 
-    Raises `ConfigError` for settings that Lightning, or the run, refuses.
+    Raises `ConfigError` for settings that Lightning or the run refuses.
     """
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-    # Chunks are moved one after the other, in the step.
+    # Chunks are moved to the device one by one, in the step.
     warnings.filterwarnings("ignore", message=".*overridden `transfer_batch_to_device`.*")
     warnings.filterwarnings("ignore", message="You requested to overfit.*shuffling.*")
     # Every process logs the scores that the first one computed.
     warnings.filterwarnings("ignore", message=r".*self\.log\('val/.*sync_dist=True")
-    # The rate goes on where the first step is skipped.
+    # The learning rate advances even if the first step is skipped.
     warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step.*")
     session, optimisation, world = evaluation.session, recipe.optimisation, evaluation.world
     # Lightning calls the last one last, after those of the config.
@@ -144,7 +144,7 @@ def fit(
     sampler: BatchSampler,
     summary: Sequence[str],
 ) -> None:
-    """Train all remaining epochs, and score one that was left open."""
+    """Train all remaining epochs; score an epoch that was trained but not scored."""
     run, first, state = session.run, session.world.is_first, session.state
     batches_done = 0 if state is None else state.batches_done
     if first:
@@ -163,7 +163,7 @@ def fit(
             session.logs.scores(run.file.history[0], 0)
         trainer.loggers = [session.logs]
     else:
-        # Callbacks of Lightning's that log refuse to run where there is no logger.
+        # Lightning's callbacks that log refuse to run without a logger.
         trainer.loggers = [DummyLogger()]
     module.model.train()
     with session.stop.after_step():
@@ -184,17 +184,17 @@ def _train(
         reason = " ".join(str(error).split())
         raise ConfigError("trainer", "these arguments", f"those of Lightning: {reason}") from None
     except RuntimeError as error:
-        # A name that a callback of the user's own might have logged.
+        # A name that a callback of the user might have logged.
         if not str(error).startswith(NOT_LOGGED):
             raise
         reason = " ".join(str(error).split())
         raise ConfigError(
-            "trainer.callbacks", "EarlyStopping", f"what is logged: {reason}"
+            "trainer.callbacks", "EarlyStopping", f"a logged name: {reason}"
         ) from None
 
 
 def free_device(model: torch.nn.Module) -> None:
-    """Move a trained model to the CPU, and give the GPU's memory back."""
+    """Move a trained model to the CPU, and free the GPU's memory."""
     model.to(torch.device("cpu"))
     gc.collect()
     torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""Fit a learned fusion: score candidates by views, choose among these by held-out papers."""
+"""Fit a learned fusion: score candidates by views, and choose views by held-out papers."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from claim2source.systems.heldout import HeldOut, SelectionData
 from claim2source.systems.system import System, SystemRunner
 from claim2source.text import ClaimForm
 
-# As deep as the metric that is chosen by.
+# Depth of the metric that views are chosen by.
 _DEPTH = 5
 PENALTIES = (0.001, 0.01, 0.1)
 _SEED = 13
-# Claims whose scoring is timed together.
+# Number of claims in a timed batch.
 _TIMED = 10
 
 
@@ -36,8 +36,8 @@ class Lists:
 
     `features` [claims, longest, views] float32 are scores divided by `scale` [views];
     `is_candidate` and `gold` [claims, longest] bool mark candidates and golds. `weights` [claims]
-    sum to 1, `groups` [claims] number the papers. A view may have a weight below 0 if `signed`
-    [views] says so.
+    sum to 1, `groups` [claims] number the papers. A view with `signed` [views] may have a negative
+    weight.
     """
 
     features: np.ndarray
@@ -49,7 +49,7 @@ class Lists:
     signed: np.ndarray
 
     def of(self, claims: np.ndarray) -> Lists:
-        """Keep some claims, by a mask or by numbers."""
+        """Select claims by a mask or by numbers."""
         weights = self.weights[claims]
         return replace(
             self,
@@ -80,7 +80,7 @@ def make_lists(
     groups: np.ndarray,
     signed: np.ndarray,
 ) -> Lists:
-    """Pad raw scores (for each view an array for each claim) and measure the views' spread.
+    """Pad raw scores (an array per view and claim) and measure the views' spread.
 
     A view's scale is the root of its mean variance among a claim's candidates; 1 if it has none.
     """
@@ -103,15 +103,15 @@ def make_lists(
 def fit_linear(lists: Lists, penalty: float) -> np.ndarray:
     """Fit weights [views] by the listwise softmax loss over each claim's candidates.
 
-    The loss of a claim is the mean over its golds of -log softmax; to the weighted mean over claims
-    with a gold among their candidates, `penalty` / 2 times the squared weights is added. Raises
-    `UserError` if no claim has a gold.
+    The loss of a claim is the mean of -log softmax over its golds. The total is the weighted mean
+    over claims with a gold among their candidates, plus `penalty` / 2 times the squared weights.
+    Raises `UserError` if no claim has a gold.
     """
     from scipy.optimize import minimize
 
     reachable = lists if lists.reachable.all() else lists.of(lists.reachable)
     if not len(reachable.weights):
-        raise UserError("no claim has a gold among its candidates: nothing to fit on")
+        raise UserError("no claim has a gold among its candidates, so there is nothing to fit on")
     flat = reachable.features.reshape(-1, reachable.features.shape[2])
     target = reachable.gold / reachable.gold.sum(axis=1, keepdims=True)
     share = reachable.weights
@@ -155,11 +155,11 @@ def deal_papers(groups: np.ndarray, folds: int, seed: int) -> np.ndarray:
     """
     papers, number_of, counts = np.unique(groups, return_inverse=True, return_counts=True)
     if len(papers) < folds:
-        raise UserError(f"a fusion is fitted on {folds} papers at least; there are {len(papers)}")
+        raise UserError(f"a fusion needs at least {folds} papers; there are {len(papers)}")
     shuffled = np.random.default_rng(seed).permutation(len(papers))
     load = np.zeros(folds)
     fold_of = np.empty(len(papers), np.int64)
-    # The largest first; papers of as many claims come in random order.
+    # The largest first; papers with equally many claims are in random order.
     for paper in sorted(shuffled.tolist(), key=lambda number: -counts[number]):
         fold_of[paper] = fold = int(load.argmin())
         load[fold] += counts[paper]
@@ -195,8 +195,8 @@ def try_recipes(
 ) -> dict[Recipe, np.ndarray]:
     """Score sets of views at each penalty on held-out papers.
 
-    The first two views are the first set; each further one has also the view that helps most at
-    the first penalty.
+    The first two views are the first set; every further set adds the view that helps most at the
+    first penalty.
     """
 
     def score(views: Sequence[int]) -> float:
@@ -224,7 +224,7 @@ def known_claims(
 ) -> SelectionData:
     """Find the claims that no model of the views and of the candidates was trained on.
 
-    Where none was trained, these are all of train. Raises `UserError` if nothing is left.
+    If no model was trained, these are all of train. Raises `UserError` if none is left.
     """
     models = [view.model for view in views.values()] + system.dense_models
     names = [model.name for model in models if model is not None] + system.models()
@@ -241,7 +241,7 @@ def gather(
 ) -> Fitting:
     """Score a system's first sources of training claims by every view.
 
-    Only claims that no model was trained on are taken. Raises `UserError` if there are none.
+    Uses only claims that no model was trained on. Raises `UserError` if there are none.
     """
     selection = known_claims(views, system, runner.held_out)
     data = selection.val.with_claims(claim for claim in selection.val.claims if claim.golds)
@@ -291,7 +291,7 @@ def _score_views(
     candidates = [run.sources(claim.id) for claim in data.claims]
     columns: dict[str, list[np.ndarray]] = {}
     seconds: dict[str, float] = {}
-    # Views of one encoder follow one another, so that it is loaded once.
+    # Views of one encoder are consecutive, so that it is loaded once.
     for name in sorted(views, key=lambda view_name: str(views[view_name].model)):
         started = time.process_time()
         columns[name] = scorer.scores(views[name], data.claims, candidates)
@@ -321,9 +321,9 @@ def _gold_masks(data: Dataset, run: Run) -> list[np.ndarray]:
 class Fitting:
     """Fit rankers of the first `depth` sources of a system, for claims with a gold.
 
-    The `constant` views say the same of all of a claim's candidates; the first two of the other
-    `views` are in every ranker. `seconds` is the CPU time of each view, `note` says how trained
-    encoders' scores were taken. Papers are dealt to `folds` parts; views and penalty are chosen by
+    The `constant` views score all candidates of a claim equally; the first two of the other
+    `views` are in every ranker. `seconds` is the CPU time of each view, `note` describes the
+    scores of trained encoders. Papers are dealt to `folds` parts; views and penalty are chosen by
     `rule`.
     """
 
@@ -346,14 +346,14 @@ class Fitting:
 
     def milliseconds(self, scorer: Scorer) -> dict[str, float]:
         """Measure the CPU milliseconds that each view takes for a new claim, in a batch of 10."""
-        # One without candidates costs nothing, and loads nothing.
+        # A claim without candidates costs nothing, and loads nothing.
         claims = [claim for claim in self.data.claims if self.run.sources(claim.id)][:_TIMED]
         candidates = []
         for claim in claims:
             candidates.append(self.run.sources(claim.id))
         times = {}
         for name, view in self.views.items():
-            scorer.scores(view, claims[:1], candidates[:1], fresh=True)  # loads what is needed
+            scorer.scores(view, claims[:1], candidates[:1], fresh=True)  # loads the model
             started = time.process_time()
             scorer.scores(view, claims, candidates, fresh=True)
             times[name] = 1000 * (time.process_time() - started) / max(len(claims), 1)
@@ -375,7 +375,7 @@ class Fitting:
                 "views": ", ".join(self.names[view] for view in recipe.views),
                 "penalty": recipe.penalty,
             },
-            # Fewer views are nearer to the base; a penalty is less than a view.
+            # Fewer views are nearer to the base; a penalty counts less than a view.
             by=Preference(
                 self.rule,
                 distance=lambda recipe: (
@@ -388,7 +388,7 @@ class Fitting:
         )
 
     def nested(self) -> np.ndarray:
-        """Rank claims by rankers whose views, penalty and weights are of other papers."""
+        """Rank claims by rankers whose views, penalty and weights come from other papers."""
         folds = deal_papers(self.lists.groups, self.folds, _SEED)
         values = np.zeros(len(folds))
         for fold in np.unique(folds):

@@ -1,6 +1,6 @@
-"""Save the state of a training every few steps, and restore it exactly where it stopped."""
+"""Save a training run's state every few steps, and restore it exactly."""
 
-# Callbacks take our own modules where Lightning passes any.
+# Callbacks take our own modules; Lightning passes any module.
 # mypy: disable-error-code="override"
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from claim2source.training.resume import (
 
 
 class StateFile(CheckpointIO):
-    """Write and read Lightning's checkpoints as `TrainingState` does.
+    """Write and read Lightning's checkpoints with `TrainingState`.
 
-    Atomically, the one before is kept, weights that are not finite are refused, and nothing but
-    tensors and plain values is read. A snapshot is taken at once and written while the training
-    goes on, one at a time: what is wrong with a file is raised at the next save, or at the end.
+    Writing is atomic and keeps the previous state; weights that are not finite are refused, and
+    only tensors and plain values are read. A snapshot is taken at once and written while training
+    continues, one at a time: errors of writing are raised at the next save, or at the end.
     """
 
     def __init__(self) -> None:
@@ -70,25 +70,25 @@ class StateFile(CheckpointIO):
 
 
 class KeepState(Checkpoint):
-    """Save the state every so many steps, at an epoch's last step and once it is scored.
+    """Save the state every `interval` steps, at an epoch's last step and once it is scored.
 
-    A signal ends the training after a step, once that is saved. What Lightning does not hold is
-    added: the RNG states of all processes, losses, and the mined negatives. `random` is the RNG
-    state to begin with. With `keep: best` checkpoints that will not be chosen are deleted then: an
-    epoch that is repeated may get another score on a GPU.
+    A signal ends training after a step, once that is saved. The state also has what Lightning does
+    not store: the RNG states of all processes, losses and mined negatives. `random` is the initial
+    RNG state. With `keep: best`, checkpoints that will not be chosen are deleted only after the
+    save, because a repeated epoch may get another score on a GPU.
     """
 
     def __init__(self, evaluation: EvaluateOnVal, interval: int) -> None:
         self.evaluation, self.interval = evaluation, interval
         self.run, self.world = evaluation.run, evaluation.world
-        # Whether the last step of an epoch is done that is not scored; whether none is begun.
+        # Whether an epoch's last step is done but not scored; whether no epoch is in progress.
         self.epoch_open = self._between = False
         self.random: RandomState | None = None
 
     def on_train_start(self, trainer: pl.Trainer, module: TrainingModule) -> None:
-        # Before anything else: Lightning has put its own handlers in place.
+        # First of all, because Lightning has installed its own handlers.
         module.stop.install()
-        # Here, since Lightning's set-up draws random numbers when a run starts or resumes.
+        # Here, because Lightning's set-up draws random numbers when a run starts or resumes.
         if self.random is None:
             # Dropout is seeded by process.
             torch.manual_seed(module.config.seed + self.world.rank)
@@ -97,7 +97,7 @@ class KeepState(Checkpoint):
         self._close_epoch(trainer)
 
     def on_fit_end(self, trainer: pl.Trainer, module: TrainingModule) -> None:
-        """Close an epoch that was left open if it was the last: Lightning trained nothing."""
+        """Close the last epoch if a resumed run had nothing left to train."""
         self._close_epoch(trainer)
         trainer.strategy.checkpoint_io.teardown()
 
@@ -107,7 +107,7 @@ class KeepState(Checkpoint):
                 _call_callback_hooks(trainer, "on_train_epoch_end", monitoring_callbacks=monitoring)
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: TrainingModule, *_: Any) -> None:
-        """Save after a step if it is due, the epoch's last, or a signal came."""
+        """Save after a step if a save is due, the epoch ends, or a signal was received."""
         if not module.window.closed:
             return
         self.epoch_open = trainer.is_last_batch or _is_ended(trainer)
@@ -164,10 +164,10 @@ def _is_ended(trainer: pl.Trainer) -> bool:
 
 
 def _begin_next_epoch(loop: dict[str, Any]) -> None:
-    """Count an epoch as complete whose last step is done.
+    """Count an epoch as complete if its last step is done.
 
-    Lightning counts it after the last of its hooks; with `max_steps` it would then begin the epoch
-    again where a run resumes.
+    Lightning counts it only after its last hook; with `max_steps` a resumed run would repeat the
+    epoch.
     """
     for count in (loop["epoch_progress"][key] for key in ("total", "current")):
         count |= dict.fromkeys(("started", "processed", "completed"), count["ready"])

@@ -1,4 +1,4 @@
-"""Read the processes of a launch from its environment, and check the launcher's options."""
+"""Read the launched processes from the environment, and check the launcher's options."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from claim2source.core.errors import UserError
 
-_LEAVE_OUT = "leave it out; trainer.strategy says ddp or fsdp2"
-# Launcher settings that Lightning ignores silently -> option, values that change nothing, advice.
+_LEAVE_OUT = "leave it out and set trainer.strategy to ddp or fsdp2"
+# Launcher settings that Lightning silently ignores -> option, harmless values, advice.
 _IGNORED_BY_LIGHTNING = {
     "USE_FSDP": ("--use_fsdp", ("false", "0", "no"), _LEAVE_OUT),
     "USE_DEEPSPEED": ("--use_deepspeed", ("false", "0", "no"), _LEAVE_OUT),
@@ -17,13 +17,13 @@ _IGNORED_BY_LIGHTNING = {
     "USE_PARALLELISM_CONFIG": ("--use_parallelism_config", ("false", "0", "no"), _LEAVE_OUT),
     "DYNAMO_BACKEND": ("--dynamo_backend", ("no",), _LEAVE_OUT),
 }
-# What starts several processes, on GPUs and on the CPU alike.
+# Options that start several processes, on GPUs and on the CPU.
 _SEVERAL = "--multi_gpu --num_processes N --num_machines 1 --mixed_precision no --dynamo_backend no"
 
 
 @dataclass(frozen=True)
 class World:
-    """Describe the processes of a launch and this one's rank among them.
+    """Describe the launched processes and this one's rank.
 
     `local_size` counts the processes on this machine; `local_rank` is this one's rank among
     those, and the number of its GPU.
@@ -42,9 +42,9 @@ class World:
 
 @dataclass(frozen=True)
 class LaunchedSettings:
-    """Settings of a run that the launcher has options for too.
+    """Settings of a run that the launcher also has options for.
 
-    A program that does not train has neither precision nor accumulation.
+    Programs that do not train have no precision and no accumulation.
     """
 
     device: str | None = None
@@ -66,10 +66,10 @@ def launched_world(
     on_cpu = env.get("ACCELERATE_USE_CPU", "").strip().lower() in ("true", "1", "yes")
     launched = any(name.startswith("ACCELERATE_") for name in env)
     if not env.get("WORLD_SIZE", "").strip() and launched and env.get("MASTER_ADDR"):
-        advice = f"in place of --cpu, use {_SEVERAL}" if on_cpu else f"use {_SEVERAL}"
+        advice = f"instead of --cpu, use {_SEVERAL}" if on_cpu else f"use {_SEVERAL}"
         raise UserError(
-            f"accelerate launch was asked for several processes and started one: {advice} "
-            "(this runs on the CPU too, with --device cpu where there is a GPU)"
+            f"accelerate launch started one process instead of several: {advice} "
+            "(it also runs on the CPU; add --device cpu if there is a GPU)"
         )
     if on_cpu and settings.device != "cpu" and _has_gpu():
         raise UserError("accelerate launch --cpu would be ignored: use --device cpu")
@@ -105,7 +105,7 @@ def _check_agreement(env: Mapping[str, str], option: str, default: str, own: str
         return
     raise UserError(
         f"accelerate launch --{option} {value} contradicts optimisation.{key}: {own}; "
-        f"set both alike, or the launcher's to {default}"
+        f"set both to the same value, or the launcher's to {default}"
     )
 
 
@@ -114,6 +114,6 @@ def _launcher_value(env: Mapping[str, str], name: str) -> str:
 
 
 def _has_gpu() -> bool:
-    import torch  # here: only a launch with --cpu asks
+    import torch  # here, because only a launch with --cpu needs it
 
     return torch.cuda.is_available()

@@ -1,6 +1,6 @@
 """Make the parts of Lightning that a config names by the paths of their classes.
 
-A path is the user's words, and a class that is made runs its code: only classes derived from
+The path comes from the user, and making a class runs its code: only classes derived from
 Lightning's own are called.
 """
 
@@ -25,10 +25,10 @@ def listed(parts: object) -> list[Any]:
 
 
 def instances(value: Any) -> Any:
-    """Make the objects that a value names by `class_path`, with their `init_args`.
+    """Make the objects in a value that have a `class_path`, with their `init_args`.
 
-    Raises `ValueError` for a class that is not derived from one of Lightning's, and whatever the
-    import or the class raises.
+    Raises `ValueError` for a class that is not derived from one of Lightning's, and any error of
+    the import or the class.
     """
     if isinstance(value, list):
         return [instances(part) for part in value]
@@ -36,11 +36,11 @@ def instances(value: Any) -> Any:
         return value
     if rest := value.keys() - {CLASS, ARGUMENTS}:
         names = ", ".join(sorted(map(str, rest)))
-        raise ValueError(f"{names} is not allowed beside {CLASS}; allowed: {ARGUMENTS} alone")
+        raise ValueError(f"{names} is not allowed next to {CLASS}; allowed: only {ARGUMENTS}")
     given = value.get(ARGUMENTS) or {}
     if not isinstance(given, dict):
         raise ValueError(f"{ARGUMENTS} of {value[CLASS]} is not a mapping of names to values")
-    # Before its arguments: nothing is made for a class that is refused.
+    # Before its arguments, so that none are made for a class that is refused.
     kind = lightning_class(str(value[CLASS]))
     arguments = {key: instances(part) for key, part in given.items()}
     return kind(**arguments)
@@ -49,8 +49,8 @@ def instances(value: Any) -> Any:
 def lightning_class(path: str) -> type:
     """Import a class by its path; a bare name is one of Lightning's callbacks.
 
-    Raises `ValueError` for what is not a class derived from Lightning's parts: before its module is
-    imported if its file shows that, so that no code of it runs. Raises whatever the import raises.
+    Raises `ValueError` if it is not derived from a class of Lightning: before the import if the
+    module's file shows that, so that its code does not run. Raises any error of the import.
     """
     module, _, name = path.rpartition(".")
     module = module or _CALLBACKS
@@ -70,7 +70,7 @@ def _not_a_part(path: str) -> ValueError:
 
 @cache
 def _bases() -> tuple[type, ...]:
-    """List the classes whose objects `pl.Trainer` takes."""
+    """List the classes whose objects `pl.Trainer` accepts."""
     import pytorch_lightning as pl
     from lightning_fabric.plugins import CheckpointIO, ClusterEnvironment, Precision
     from pytorch_lightning.accelerators import Accelerator
@@ -83,7 +83,7 @@ def _bases() -> tuple[type, ...]:
 
 
 def _is_surely_no_part(module: str, name: str) -> bool:
-    """Whether a module cannot have such a class, as far as its file tells."""
+    """Whether a module's file shows that it has no such class."""
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names:
         return True
@@ -94,7 +94,7 @@ def _is_surely_no_part(module: str, name: str) -> bool:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return False
-    # The last definition counts; a name that is imported or computed is seen once it is there.
+    # The last definition counts; imported or computed names are checked after the import.
     last = None
     for statement in tree.body:
         if getattr(statement, "name", None) == name:

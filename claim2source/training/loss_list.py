@@ -1,4 +1,4 @@
-"""Read the losses of a training, and add them by weight."""
+"""Read the losses of a training run as a weighted sum."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ Kind = TypeVar("Kind")
 
 
 class Losses(NamedParts):
-    """Losses to minimise: their sum by weight.
+    """Losses to minimise: their weighted sum.
 
-    Those of weight 0 are listed, and take no part. Raises `ConfigError` if none has a weight.
+    Losses of weight 0 are listed but not used. Raises `ConfigError` if none has a weight.
     """
 
     known: ClassVar[Mapping[str, type]] = LOSSES
@@ -58,9 +58,9 @@ class Losses(NamedParts):
         names = [loss_name(loss) for loss in terms]
         for name in names:
             if names.count(name) > 1:
-                raise ConfigError(KEY, name, "each loss once")
+                raise ConfigError(KEY, name, "every loss only once")
         if not any(loss.weight for loss in terms):
-            raise ConfigError(KEY, self.as_plain(), "a loss with a weight above 0, at least one")
+            raise ConfigError(KEY, self.as_plain(), "at least one loss with a weight above 0")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Losses) and self.terms == other.terms
@@ -87,9 +87,9 @@ class Losses(NamedParts):
         return None
 
     def setting(self, need: Need, name: str, default: Any) -> Any:
-        """Return a setting that says how an input is made, of the losses that need the input.
+        """Return the setting `name` of the losses that need an input.
 
-        Raises `ConfigError` if two of them want it to be made otherwise.
+        Raises `ConfigError` if two of them have different values.
         """
         wanted: dict[str, Any] = {}
         for loss_name, loss in self.needing(need).items():
@@ -98,12 +98,12 @@ class Losses(NamedParts):
         for loss_name, value in wanted.items():
             if value != values[0]:
                 first = next(iter(wanted))
-                allowed = f"{values[0]}, as losses.{first}.{name}: both read the same input"
+                allowed = f"{values[0]}, like losses.{first}.{name}: both use the same input"
                 raise ConfigError(f"{KEY}.{loss_name}.{name}", value, allowed)
         return values[0] if values else default
 
     def code(self) -> dict[str, str]:
-        """Hash the modules of losses that are not the package's own, by the losses' names."""
+        """Hash the modules of the user's own losses, by the losses' names."""
         hashes: dict[str, str] = {}
         for name, loss in self.active.items():
             module = inspect.getmodule(type(loss))
@@ -113,7 +113,7 @@ class Losses(NamedParts):
 
     @classmethod
     def read(cls, key: str, value: object) -> Self:
-        """Make the losses that YAML lists. A mapping of 1.0 by name is read too, with a warning."""
+        """Read a YAML list of losses. A mapping, as in version 1.0, is read with a warning."""
         if isinstance(value, YamlMapping):
             _warn_of_mapping(value)
             value = _listed(value)
@@ -125,7 +125,7 @@ class Losses(NamedParts):
                 raise ConfigError(key, part, _WANTED)
             ((name, settings),) = part.items()
             if any(loss_name(loss) == name for loss in terms):
-                raise ConfigError(key, name, "each loss once").at(part.locations[name])
+                raise ConfigError(key, name, "every loss only once").at(part.locations[name])
             terms.append(_made(f"{key}.{name}", name, settings, part.locations[name]))
         return cls(terms)
 
@@ -149,7 +149,7 @@ class Losses(NamedParts):
 
 
 def loss_name(loss: Loss) -> str:
-    """Return the name of a loss, as YAML has it: the dotted path of a class of one's own."""
+    """Return the name of a loss in YAML: a short name, or the dotted path of the user's class."""
     kind = type(loss)
     for name, known in LOSSES.items():
         if kind is known:
@@ -163,9 +163,9 @@ def needs(loss: Loss) -> tuple[Need, ...]:
 
 
 def differing_losses(before: object, now: object) -> Iterator[tuple[str, object, object]]:
-    """Compare the losses of two configs, as they are written: each key that differs, old and new.
+    """Compare the losses of two configs as plain values; yield differing keys, old and new.
 
-    Losses without weight change nothing. Raises `ConfigError` for losses that cannot be read.
+    Ignores losses without weight. Raises `ConfigError` for losses that cannot be read.
     """
     old, new = (make_losses(written).active for written in (before, now))
     for name in sorted(old.keys() | new.keys()):
@@ -174,23 +174,23 @@ def differing_losses(before: object, now: object) -> Iterator[tuple[str, object,
         for key in sorted(one.keys() | other.keys()):
             if one.get(key) != other.get(key) and (all(settings) or key == WEIGHT):
                 yield f"{KEY}.{name}.{key}", one.get(key), other.get(key)
-    # Sums in another order differ in their last bit.
+    # Sums in another order differ in the last bit.
     if list(old) != list(new):
         yield KEY, list(old), list(new)
 
 
 def make_losses(written: object) -> Losses:
-    """Make losses of plain values, without a file. Raises `ConfigError`."""
+    """Make losses from plain values. Raises `ConfigError`."""
     return Losses.read(KEY, json.loads(json.dumps(written), object_hook=YamlMapping))
 
 
 def _warn_of_mapping(value: YamlMapping) -> None:
-    """Warn of a file in which losses are written as in version 1.0."""
+    """Warn of a file with losses in the form of version 1.0."""
     places = [place for place in value.locations.values() if place is not None]
     if places:
         file, line = places[0]
         log.warning(
-            "%s:%d: losses: write %s; this mapping is read by this version alone",
+            "%s:%d: losses: write %s; only this version still reads this mapping",
             file,
             line,
             _WANTED,
@@ -211,7 +211,7 @@ def _listed(mapping: YamlMapping) -> list[YamlMapping]:
 
 
 def _weighted(part: YamlMapping, name: str, weight: float) -> YamlMapping:
-    """Add the weight to a loss's settings, unless they have one."""
+    """Add a weight to a loss's settings unless they have one."""
     settings = YamlMapping() if part[name] is None else part[name]
     if not isinstance(settings, YamlMapping):
         return part
@@ -219,7 +219,7 @@ def _weighted(part: YamlMapping, name: str, weight: float) -> YamlMapping:
 
 
 def _is_unused(name: str, settings: object) -> bool:
-    """Whether a loss of ours is off, and all of its settings are the defaults."""
+    """Whether a loss of ours has weight 0 and default settings."""
     if name not in LOSSES or not isinstance(settings, YamlMapping) or settings[WEIGHT] != 0:
         return False
     try:
@@ -229,7 +229,7 @@ def _is_unused(name: str, settings: object) -> bool:
 
 
 def _made(key: str, name: str, settings: object, place: Location | None) -> Loss:
-    """Make a loss of its name and settings. Raises `UserError` by the file's line, if any."""
+    """Make a loss from its name and settings. Raises `UserError` with the file's line, if any."""
     settings = YamlMapping() if settings is None else settings
     try:
         kind = _loss_class(key, name)
@@ -245,7 +245,7 @@ def _made(key: str, name: str, settings: object, place: Location | None) -> Loss
 
 
 def _check_loss(key: str, loss: Loss) -> None:
-    """Raise `ConfigError` for a weight that is not a number, or a need that is not known."""
+    """Raise `ConfigError` for a weight that is not a number, or an unknown need."""
     weight: object = loss.weight
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not weight >= 0:
         raise ConfigError(f"{key}.{WEIGHT}", weight, "a number, 0 or above")

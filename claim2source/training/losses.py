@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# What a loss may need besides the vectors of claims and sources, and their positives.
+# Inputs that a loss may need besides the vectors of claims and sources and the positives.
 Need = Literal["base_vectors", "teacher_scores", "translations", "aligned_texts"]
 NEEDS: tuple[Need, ...] = get_args(Need)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossTargets:
-    """Losses' targets for this process's n claims and m sources.
+    """Targets of the losses for this process's n claims and m sources.
 
     `positives` [n] is the column of each claim's gold; `masked` [n, m] is true if a source is
-    the paper of a gold of the claim (`TrainingPairs.papers`) without being its positive;
-    `languages` are the claims'. The others are set if a loss needs them: `teacher` [n, m] (NaN: no
+    the paper of a gold of the claim (`TrainingPairs.papers`) but not its positive; `languages` are
+    those of the claims. The others are set if a loss needs them: `teacher` [n, m] (NaN: no
     score) for `teacher_scores`; `base_claims` [n, d] and `base_sources` [m, d] for `base_vectors`;
     `owners` [v], the row of each view's claim, for `translations`; and `aligned` [n + t, d], the
     teacher's vectors of the claims and of t texts without labels, for `aligned_texts`.
@@ -44,11 +44,11 @@ class LossTargets:
 
 @dataclass(frozen=True)
 class LossInputs:
-    """What a loss computes with: a batch's vectors, float32, and its targets.
+    """Inputs of a loss: a batch's vectors, float32, and its targets.
 
-    `claims` [n, d] are this process's, `sources` [m, d] those of all processes if they are
-    gathered, `views` [v, d] the claims' other representations, and `texts` [t, d] those without
-    labels. Cosines are divided by `temperature`.
+    `claims` [n, d] are this process's claims, `sources` [m, d] the sources of all processes if
+    they are gathered, `views` [v, d] other representations of the claims, and `texts` [t, d] texts
+    without labels. Cosines are divided by `temperature`.
     """
 
     claims: Tensor
@@ -62,9 +62,9 @@ class LossInputs:
 class Loss(Protocol):
     """Compute one term of the sum: any dataclass with a `weight` and this method.
 
-    `needs`, a class attribute that may be absent, names the inputs that it reads besides vectors
-    and positives: some of `NEEDS`. Its vectors are given in chunks or whole, in one process or
-    several, with the same gradients.
+    `needs`, an optional class attribute, names the inputs that it uses besides vectors and
+    positives, from `NEEDS`. Batches may be chunked or whole, in one process or several: the
+    gradients are the same.
     """
 
     @property
@@ -93,7 +93,7 @@ class WeightedLoss(Settings):
     """Base of the package's own losses.
 
     Args:
-        weight: of this term in the sum; 0 leaves it out. A loss that is not listed has 0.
+        weight: weight of this term in the sum; 0 leaves it out. A loss that is not listed has 0.
     """
 
     weight: Amount = 1.0
@@ -115,7 +115,7 @@ def info_nce(
     """Compute the mean cross-entropy of each claim's own source against all sources.
 
     `claims` [n, d] and `sources` [m, d] are float32 vectors, `positives` [n] the column of
-    each claim's source, `masked` [n, m] true if a source is neither positive nor negative:
+    each claim's source, `masked` [n, m] is true if a source is neither positive nor negative:
     another gold of the claim. Returns a scalar.
     """
     from torch.nn.functional import cross_entropy
@@ -130,19 +130,19 @@ class Distillation(WeightedLoss):
     """Learn from the scores of a re-ranker, or of any other run.
 
     Only candidates in the batch are used: a pair's gold, its hard negatives, and the sources of
-    other pairs. With `candidates` the hard negatives are the teacher's own. Without, mined ones
-    (`mining.hard` + `mining.random`) that the teacher scores are used first, the hardest first:
-    mine more than `optimisation.negatives`, or let the teacher score the mined file.
+    other pairs. With `candidates` the hard negatives are the teacher's own. Otherwise mined ones
+    (`mining.hard` + `mining.random`) with a teacher's score are used first, hardest first: mine
+    more than `optimisation.negatives`, or have the teacher score the mined file.
 
     Args:
         scores: run file (TREC) with the teacher's scores of training claims' candidates, or a
-            folder of them: `runs`, which every evaluation writes.
-        candidates: take a claim's hard negatives from the teacher's run, its highest first, in
-            place of mining: `mining.first_rank` to `last_rank`, at most `mining.hard`.
-        temperature: the teacher's scores are divided by it, the student's cosines by
-            `optimisation.temperature`; both should then spread alike. 1 fits logits; take about
-            0.1 for probabilities, or nearly all candidates get the same target and the gold is
-            pushed down. none: the mean standard deviation of a claim's scores, whatever they are.
+            folder of them, such as `runs` of an evaluation.
+        candidates: take a claim's hard negatives from the teacher's run, highest first, instead of
+            mining: `mining.first_rank` to `last_rank`, at most `mining.hard`.
+        temperature: divisor of the teacher's scores; the student's cosines are divided by
+            `optimisation.temperature`, and both should then have a similar spread. 1 fits logits;
+            use about 0.1 for probabilities, or nearly all candidates get the same target and the
+            gold is pushed down. none: the mean standard deviation of a claim's scores.
     """
 
     scores: Path | None = None
@@ -154,13 +154,13 @@ class Distillation(WeightedLoss):
     def check(self) -> None:
         allowed = "false while losses.distillation.weight is 0"
         require(self.weight > 0 or not self.candidates, "candidates", True, allowed)
-        allowed = "a run file with the teacher's scores, since the weight is above 0"
+        allowed = "a run file with the teacher's scores, because the weight is above 0"
         require(self.weight == 0 or self.scores is not None, "scores", self.scores, allowed)
 
     def compute(self, inputs: LossInputs) -> Tensor:
         teacher = inputs.targets.teacher
         assert teacher is not None
-        # Without one the scores were divided when they were read.
+        # Without one, the scores were divided when they were read.
         own = self.temperature or 1.0
         return distillation(inputs.claims, inputs.sources, teacher, inputs.temperature, own)
 
@@ -170,10 +170,10 @@ def distillation(
 ) -> Tensor:
     """Compare the student's distribution over the candidates with the teacher's.
 
-    `claims` [n, d] and `sources` [m, d] are vectors, `teacher` [n, m] its scores, NaN if it
-    gave none. The student's cosines are divided by `temperature`, the teacher's scores by theirs.
-    Of every claim with two scored candidates or more it is KL(teacher, student); other claims
-    count 0; the sum is divided by n. Returns a scalar.
+    `claims` [n, d] and `sources` [m, d] are vectors, `teacher` [n, m] are its scores, NaN if
+    absent. The student's cosines are divided by `temperature`, the teacher's scores by theirs.
+    The term of a claim with at least two scored candidates is KL(teacher, student), and 0 for
+    others; the sum is divided by n. Returns a scalar.
     """
     student = claims @ sources.T / temperature
     scored = ~teacher.isnan()
@@ -190,11 +190,11 @@ def distillation(
 
 @dataclass(frozen=True)
 class KeepBase(WeightedLoss):
-    """Penalise leaving the base model's ranking of each batch.
+    """Penalise deviating from the base model's ranking of each batch.
 
     Args:
-        languages: a claim's weight by its language, such as {en: 1.0, de: 0.2}; others count
-            0. Empty: every language 1.
+        languages: a claim's weight by its language, such as {en: 1.0, de: 0.2}; others have
+            0. Empty: every language has 1.
     """
 
     languages: dict[str, Amount] = field(default_factory=dict)
@@ -203,16 +203,16 @@ class KeepBase(WeightedLoss):
 
     @property
     def by_language(self) -> dict[str, float]:
-        """Return the weights by the languages' primary subtags."""
+        """Return the weights by primary language subtag."""
         return by_primary_language(self.languages, "languages")
 
     def check(self) -> None:
-        self.by_language  # noqa: B018  it checks that no language has two weights
+        self.by_language  # noqa: B018  checks that no language has two weights
         require(
             self.weight == 0 or not self.languages or any(self.languages.values()),
             "languages",
             self.languages,
-            "a share above 0 for one language at least, since the weight is above 0",
+            "a share above 0 for at least one language, because the weight is above 0",
         )
 
     def claim_weights(self, languages: Sequence[str]) -> list[float]:
@@ -228,7 +228,7 @@ class KeepBase(WeightedLoss):
         targets = inputs.targets
         assert targets.base_claims is not None and targets.base_sources is not None
         weights = tensor(self.claim_weights(targets.languages))
-        # A GPU goes on computing meanwhile.
+        # A GPU continues to compute meanwhile.
         weights = weights.to(inputs.claims.device, non_blocking=True)
         return keep_base(
             inputs.claims,
@@ -285,13 +285,14 @@ def consistency(claims: Tensor, views: Tensor, owners: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Alignment(WeightedLoss):
-    """Bring the student's vectors to the teacher's (LEAF, arXiv 2509.12539).
+    """Move the student's vectors to the teacher's (LEAF, arXiv 2509.12539).
 
-    Of training claims, and of titles and sentences of the pool's papers, which need no judgement:
-    the student reads them as claims.
+    The texts are training claims, and titles and sentences of the pool's papers, which need no
+    labels and are encoded as claims.
 
     Args:
-        most: titles and sentences that are drawn, which the teacher encodes once; none: all.
+        most: number of titles and sentences, drawn at random; the teacher encodes them once;
+            none: all.
     """
 
     most: Number | None = 10_000
@@ -305,7 +306,7 @@ class Alignment(WeightedLoss):
 def alignment(claims: Tensor, texts: Tensor, targets: Tensor) -> Tensor:
     """Compute the mean squared distance of the student's vectors to the teacher's.
 
-    `claims` [n, d] and `texts` [t, d] are the student's, `targets` [n + t, d] the teacher's. Of
+    `claims` [n, d] and `texts` [t, d] are the student's, `targets` [n + t, d] the teacher's. For
     vectors of length 1 it is the mean of 2 (1 - cosine). Returns a scalar.
     """
     from torch import cat  # here: arguments are read before torch is imported

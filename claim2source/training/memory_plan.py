@@ -1,4 +1,4 @@
-"""Estimate a training step's memory; choose chunks and checkpointing by a device's."""
+"""Estimate a training step's memory; choose chunks and checkpointing to fit a device."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from claim2source.training.config import OptimisationConfig, RetrieverRecipe
 from claim2source.training.resume import trainable_weights
 
 GIB, MIB = 2**30, 2**20
-# Bytes of a trained weight: itself and its gradient in fp32, and AdamW's two means.
+# Bytes per trained weight: weight and gradient in fp32, and AdamW's two means.
 TRAINED, MEANS = 16, 8
 DTYPES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
-# Bytes of a weight in NF4 with its scales.
+# Bytes per weight in NF4 with its scales.
 FOUR_BITS = 0.56
-# Share of a device that is planned with: kernels' working space and gaps take the rest. One process
-# that measured a chunk takes more: where a step does not fit, its chunks are halved.
+# Share of a device's memory to plan with: kernels' working space and fragmentation need the rest.
+# A single process that measured a chunk uses more: if a step does not fit, its chunks are halved.
 USABLE, MEASURED = 0.9, 0.95
-# Tokens of a chunk below which a GPU would wait for its memory: checkpointing makes it larger.
+# A GPU is slow below this many tokens per chunk: checkpointing allows larger chunks.
 LEAST_CHUNK = 1024
-# Chunks are a multiple of this.
+# Chunk sizes are multiples of this.
 _STEP = 512
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that a device needs in training with so many `tokens` at once.
+    """Bytes that a device needs to train with this many `tokens` at once.
 
-    `weights` are those of what is not trained, `states` of what is, with gradients and AdamW's
-    means; `a_token` is what the forward pass keeps of each token until its gradient is known, with
-    checkpointing also what one layer keeps while its gradient is computed.
+    `weights` are the bytes of frozen weights, `states` those of trained weights with gradients and
+    AdamW's means; `a_token` is what the forward pass keeps of each token until its gradient is
+    computed, with checkpointing plus what one layer keeps.
     """
 
     weights: float
@@ -58,9 +58,9 @@ class Memory:
 
     @classmethod
     def measured(cls, tokens: int, before: int, peak: int, gradients: int, trained: int) -> Memory:
-        """Take the bytes before a chunk, at its peak, and of the gradients that came with it.
+        """Compute it from the bytes before a chunk, at its peak, and of its gradients.
 
-        The `trained` weights get AdamW's means beside them.
+        AdamW's means of the `trained` weights are added.
         """
         states = gradients + MEANS * trained
         return cls(before, states, max(peak - before - gradients, 1) / tokens, tokens)
@@ -69,7 +69,7 @@ class Memory:
     def of(cls, model: PreTrainedModel, recipe: RetrieverRecipe, tokens: int) -> Memory:
         """Estimate a training's memory with this many tokens in the forward pass at once.
 
-        The model is still without adapters.
+        The model does not have adapters yet.
         """
         size = DTYPES[recipe.model.dtype]
         found, layers = linear_layers(model).values(), model.config.num_hidden_layers
@@ -96,7 +96,7 @@ class Memory:
 
 
 def adapter_weights(model: torch.nn.Module, recipe: RetrieverRecipe) -> int:
-    """Count the weights of the adapters that the recipe gives to a model without any."""
+    """Count the weights of the adapters that the recipe will add to a model."""
     if recipe.tuning == "full":
         return 0
     layers = linear_layers(model, recipe.lora.targets).values()
@@ -104,11 +104,11 @@ def adapter_weights(model: torch.nn.Module, recipe: RetrieverRecipe) -> int:
 
 
 def bytes_per_token(model: PreTrainedModel, recipe: RetrieverRecipe) -> float:
-    """Count the bytes that a layer keeps of a token until its gradients are known.
+    """Count the bytes that a layer keeps per token until its gradients are computed.
 
-    Without dropout LoRA's adapters keep each input once. Dropout keeps a mask and an output for
-    every adapter, and fp32 arithmetic over 16-bit weights a copy; then not the input itself. What
-    the rank takes, and attention's one number per head, are left out.
+    Without dropout, LoRA adapters keep each input once. Dropout keeps a mask and an output for
+    every adapter, and fp32 arithmetic on 16-bit weights a copy, instead of the input. The rank's
+    part, and attention's one number per head, are ignored.
     """
     hidden, inner = model.config.hidden_size, model.config.intermediate_size
     queries, keys = _attention_widths(model)
@@ -132,7 +132,7 @@ def bytes_per_token(model: PreTrainedModel, recipe: RetrieverRecipe) -> float:
 
 
 def _attention_widths(model: PreTrainedModel) -> tuple[int, int]:
-    """Return the numbers of a token's queries, and of its keys or values, in a layer."""
+    """Return the sizes of a token's queries, and of its keys or values, in a layer."""
     shape = model.config
     heads = shape.num_attention_heads
     width = getattr(shape, "head_dim", None) or shape.hidden_size // heads
@@ -141,7 +141,7 @@ def _attention_widths(model: PreTrainedModel) -> tuple[int, int]:
 
 
 def _adapter_bytes(model: PreTrainedModel, recipe: RetrieverRecipe, size: int) -> float:
-    """Count the bytes that a layer's adapters keep of a token, without those they replace."""
+    """Count the bytes that a layer's adapters keep per token, minus those that they replace."""
     shape = model.config
     copied = recipe.optimisation.precision == "fp32" and recipe.model.dtype != "float32"
     copies = int(copied)
@@ -158,9 +158,9 @@ def _adapter_bytes(model: PreTrainedModel, recipe: RetrieverRecipe, size: int) -
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Recipe without `auto`, and what it is estimated to need of a `device` of bytes.
+    """Recipe without `auto`, and its estimated memory on a device with `device` bytes.
 
-    Texts have at most `longest` tokens; `auto` are the keys of `optimisation` that were left open.
+    Texts have at most `longest` tokens; `auto` are the keys of `optimisation` that were `auto`.
     """
 
     recipe: RetrieverRecipe
@@ -171,13 +171,13 @@ class MemoryPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether the device has enough memory, working space left out."""
+        """Whether the device has enough memory, apart from working space."""
         return self.memory.total <= USABLE * self.device
 
     def calibrate(self, encoder: Encoder) -> tuple[RetrieverRecipe, list[str]]:
         """Measure a chunk of a model that is ready to train; set its tokens, if they are `auto`.
 
-        Returns the recipe and, if there is a GPU, what was predicted and measured in a line.
+        Returns the recipe and, if there is a GPU, a line with the predicted and measured memory.
         """
         recipe = self.recipe
         if encoder.device.type != "cuda" or recipe.self_check is False:
@@ -209,13 +209,13 @@ class MemoryPlan:
         )
         return (
             f"memory: {memory.weights / GIB:,.1f} GiB weights, {memory.states / GIB:,.1f} GiB of "
-            f"trained ones with AdamW's means, {memory.a_token / MIB:,.1f} MiB a token, {how}, "
+            f"trained ones with AdamW's means, {memory.a_token / MIB:,.1f} MiB per token, {how}, "
             f"{checkpointing}: {memory.total / GIB:,.1f} of {self.device / GIB:,.1f} GiB"
         )
 
 
 def trained_length(config: OptimisationConfig, longest: int) -> int:
-    """Return the tokens per text while training, of a model that reads `longest`.
+    """Return the tokens per text in training, for a model that accepts `longest`.
 
     Raises `ConfigError` if the config wants more.
     """
@@ -227,7 +227,7 @@ def trained_length(config: OptimisationConfig, longest: int) -> int:
 
 
 def tokens_at_once(recipe: RetrieverRecipe, longest: int) -> int:
-    """Count the tokens of a forward pass at most, were all texts as long as the longest."""
+    """Count the most tokens of a forward pass, as if all texts had the longest length."""
     train = recipe.optimisation
     sources = 1 + train.negatives if train.train == "both" else 0
     views = 1 if recipe.losses.needing("translations") else 0
@@ -244,9 +244,8 @@ def plan_memory(
 ) -> MemoryPlan:
     """Replace `auto` by values that fit `device` bytes; texts have at most `longest` tokens.
 
-    The first that fits of: everything kept; chunks (GradCache); checkpointing, which like chunks
-    computes the forward pass once more; both, which compute it twice more. If nothing fits,
-    the last.
+    It takes the first that fits: all activations kept; chunks (GradCache); checkpointing, which
+    like chunks repeats the forward pass once; both, which repeat it twice. If none fits, the last.
     """
     train, plans = recipe.optimisation, []
     open_keys = ("chunk_tokens", "gradient_checkpointing")
@@ -271,7 +270,7 @@ def plan_memory_here(
 ) -> MemoryPlan:
     """Replace `auto` by values that fit the model's device, shared by `processes` if it is the CPU.
 
-    Raises `ConfigError` if something was left to the device, and nothing fits.
+    Raises `ConfigError` if a key is `auto` and nothing fits.
     """
     device_of_model = next(model.parameters()).device
     if device_of_model.type == "cuda":
@@ -288,8 +287,8 @@ def plan_memory_here(
 def measure_chunk(encoder: Encoder, recipe: RetrieverRecipe, tokens: int, longest: int) -> Memory:
     """Run one chunk of the longest texts forward and backward on a GPU, and measure its peak.
 
-    Out of memory, it is run with half as many. Weights, gradients and the random state stay as
-    they are. What is there before counts as weights, AdamW's means are still to come.
+    If memory runs out, it is run with half as many tokens. Weights, gradients and the random state
+    do not change. Memory in use before counts as weights; AdamW's means are not there yet.
     """
     model, device = encoder.model, encoder.device
     training = model.training

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Steps in a row that may be skipped: one bad batch is no reason to stop, a lost training is.
+# Consecutive steps that may be skipped: one bad batch is harmless, a diverged training is not.
 MOST_SKIPPED = 5
 _STOP, _SPOILT = "stop", "spoilt"
 
@@ -55,10 +55,10 @@ LossOf = Callable[[Tensor], Tensor]  # all vectors [n, d] -> the loss, a scalar
 class GradCache:
     """Compute a batch's loss and its gradients: in one graph if it is `whole`, else in chunks.
 
-    All chunks but the last are encoded without gradient, the last with. The loss goes backward
-    through the last chunk and leaves its gradient with respect to the other vectors; then each
-    other chunk is encoded again with the RNG state it had, and its gradient goes backward. The
-    gradients are the same, and one chunk's activations are kept.
+    All chunks except the last are encoded without gradient. The loss's backward pass goes through
+    the last chunk and computes the gradient of all other vectors. Then every other chunk is
+    encoded again, with the same RNG state, and its gradient is propagated. The gradients are those
+    of one graph, but only one chunk's activations are in memory.
     """
 
     chunks: Chunks
@@ -68,7 +68,7 @@ class GradCache:
 
     def __post_init__(self) -> None:
         self._before = self._after = random_state()
-        # Rows, the RNG state of their first pass, and their vectors: leaves for the loss.
+        # Rows, the RNG state of their first pass, and their vectors, which are leaves of the loss.
         self._repeats: list[tuple[Sequence[int], RandomState, Tensor]] = []
 
     def forward(self) -> Tensor:
@@ -78,13 +78,13 @@ class GradCache:
             for rows in self.chunks[:repeated]:
                 state = random_state()
                 self._repeats.append((rows, state, self.encode(rows)))
-        # Autocast caches the cast weights without gradient and would reuse them below.
+        # Autocast caches weights that were cast without gradient and would reuse them below.
         torch.clear_autocast_cache()
         leaves = [vectors.requires_grad_() for _, _, vectors in self._repeats]
         vectors = torch.cat([*leaves, *map(self.encode, self.chunks[repeated:])])
         order = torch.tensor([row for rows in self.chunks for row in rows])
         loss = self.loss_of(vectors[order.argsort().to(vectors.device)])
-        # Behind the loss, which may draw random numbers of its own.
+        # After the loss, which may draw random numbers.
         self._after = random_state()
         return loss
 
@@ -93,14 +93,14 @@ class GradCache:
     ) -> None:
         """Add the gradients of `loss`, which `forward` returned, or of a multiple of it.
 
-        `before_last` is called with the output that the last of the backward passes begins at.
+        `before_last` is called with the output at which the last backward pass begins.
         """
         if not self._repeats:
             before_last(loss)
         loss.backward()  # type: ignore[no-untyped-call]
         while self._repeats:
             rows, state, leaf = self._repeats.pop(0)
-            # Dropout must be that of the first pass.
+            # Dropout must be the same as in the first pass.
             restore_random_state(state)
             vectors = self.encode(rows)
             if not self._repeats:
@@ -110,24 +110,24 @@ class GradCache:
             restore_random_state(self._after)
 
     def begin_again(self) -> None:
-        """Go back to before the forward pass, and divide every chunk in two."""
+        """Restore the state before the forward pass, and divide every chunk in two."""
         self.chunks, self.whole, self._repeats = halved(self.chunks, 1), False, []
         restore_random_state(self._before)
 
 
 class TrainingModule(pl.LightningModule):
-    """Optimizer, and take the steps of any training in planned batches.
+    """Configure the optimizer, and take the steps of any training in planned batches.
 
-    `optimizer_steps` is how many the learning rate falls over. `losses` has the loss of every
-    optimizer step so far, NaN if it was skipped. `measures` are terms that are counted, and no
-    part of the loss. `pairs` are trained on. Chunks are halved `halvings` times, once for every
-    time that the device's memory was too small.
+    The learning rate falls over `optimizer_steps`. `losses` has the loss of every optimizer step
+    so far, NaN if it was skipped. `measures` are terms that are logged but not part of the loss.
+    `pairs` are the training pairs. Chunks are halved `halvings` times, once whenever the device's
+    memory was too small.
     """
 
     measures: frozenset[str] = frozenset()
     pairs: TrainingPairs | RerankerPairs
     collate: Callable[[BatchPlan], Any]
-    # The batch between its forward and its backward pass, and the gradients before it.
+    # The batch between its forward and backward pass, and the gradients before it.
     cache: GradCache
     gradients: Mapping[str, Tensor]
 
@@ -139,13 +139,13 @@ class TrainingModule(pl.LightningModule):
         stop: StopSignals | None = None,
     ) -> None:
         super().__init__()
-        # A state holds the weights that training moves; their names are checked in it.
+        # A state has only the trained weights; their names are checked on loading.
         self.strict_loading = False
         self.model: Any = model
         self.config = config
         self.optimizer_steps = optimizer_steps
         self.stop = stop or StopSignals()
-        # Whether any process got a signal, as all of them know it after a step.
+        # Whether any process received a signal; all of them know it after a step.
         self.stopping = False
         self.batches_done = 0
         self.steps_done = 0
@@ -156,7 +156,7 @@ class TrainingModule(pl.LightningModule):
 
     @property
     def epochs_done(self) -> int:
-        """Count the epochs that were begun, the current one too."""
+        """Count the epochs that were begun, including the current one."""
         return -(-self.batches_done // int(self.trainer.num_training_batches))
 
     def configure_model(self) -> None:
@@ -183,7 +183,7 @@ class TrainingModule(pl.LightningModule):
         return [optimizer], [{"scheduler": LambdaLR(optimizer, rate), "interval": "step"}]
 
     def transfer_batch_to_device(self, batch: Any, *_: Any) -> Any:
-        """Leave a batch if it is: its chunks are moved to the device one after the other."""
+        """Leave the batch on the CPU: its chunks are moved to the device one by one."""
         return batch
 
     def on_train_start(self) -> None:
@@ -198,11 +198,11 @@ class TrainingModule(pl.LightningModule):
     ) -> Tensor:
         """Compute the loss of a batch, at once if it is `one_chunk`, else chunk by chunk.
 
-        Where the device's memory is too small, it is computed again in chunks half as large.
+        If the device runs out of memory, it is computed again in chunks half as large.
         """
         chunks, whole = halved(chunks, self.halvings), one_chunk and not self.halvings
         self.cache, self.gradients = GradCache(chunks, encode, batch_loss, whole), {}
-        # A CPU is not out of memory: nothing is copied there.
+        # A CPU does not raise this error, so no copy is needed.
         if self.device.type == "cuda" and self.trainer.accumulate_grad_batches > 1:
             gradients: dict[str, Tensor] = {}
             for name, weight in trainable_weights(self.model).items():
@@ -220,34 +220,32 @@ class TrainingModule(pl.LightningModule):
             self._halve_chunks(reason)
 
     def _halve_chunks(self, reason: str) -> None:
-        """Go back to where a batch began, with smaller chunks. Raises `UserError` for none."""
+        """Restart the batch with smaller chunks. Raises `UserError` if there are none."""
         if self.trainer.world_size > 1:
-            self.give_up(
-                f"out of memory: set optimisation.chunk_tokens or chunk_size lower ({reason})"
-            )
+            self.give_up(f"out of memory: lower optimisation.chunk_tokens or chunk_size ({reason})")
         if max(map(len, self.cache.chunks)) < 2:
-            self.give_up(f"out of memory with one text at a time: shorten texts ({reason})")
+            self.give_up(f"out of memory with one text per chunk: shorten texts ({reason})")
         self.cache.begin_again()
         torch.cuda.empty_cache()
-        log.warning("out of memory: the step is repeated in chunks half as large")
+        log.warning("out of memory: repeating the step in chunks half as large")
         self.halvings += 1
         for name, weight in trainable_weights(self.model).items():
             earlier = self.gradients.get(name)
             weight.grad = None if earlier is None else earlier.clone()
 
     def step_share(self, loss: Tensor, plan: BatchPlan) -> Tensor:
-        """Count a batch whose loss is computed, and return the loss to go backward from."""
+        """Count a batch, and return its share of the step's loss for the backward pass."""
         self.batches_done += 1
         accumulation = self.trainer.accumulate_grad_batches
         if plan.window == accumulation:
             return loss
-        # Lightning divides by the accumulation, also where an epoch's last window has fewer.
+        # Lightning divides by the accumulation, even if an epoch's last window has fewer batches.
         return loss * (accumulation / plan.window)
 
     def backward(self, loss: Tensor) -> None:  # type: ignore[override]
-        """Add the gradients of the batch; in chunks these are several backward passes.
+        """Add the gradients of the batch; with chunks in several backward passes.
 
-        Where the device's memory is too small they begin again, in smaller chunks.
+        If the device runs out of memory, they restart with smaller chunks.
         """
         share = loss.detach() / self.window.terms[-1]["loss"]
         # Chunks are encoded again, in the precision of the step.
@@ -255,12 +253,12 @@ class TrainingModule(pl.LightningModule):
             while True:
                 try:
                     self.cache.backward(loss, partial(start_reducer, self.trainer.strategy))
-                    # Copies that nothing goes back to any more.
+                    # The copies are no longer needed.
                     self.gradients = {}
                     return
                 except torch.OutOfMemoryError as error:
                     reason = str(error)
-                # What the forward pass holds is freed before the next one.
+                # Free the activations before the next forward pass.
                 del loss
                 self._halve_chunks(reason)
                 loss = self._compute_loss() * share
@@ -271,10 +269,10 @@ class TrainingModule(pl.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip the gradients by their norm; drop them where the loss or one of them is not finite.
+        """Clip the gradients by their norm; drop them if the loss or the norm is not finite.
 
-        Without gradients the optimizer moves nothing: all processes skip the step alike, and the
-        learning rate goes on. Raises `UserError` after `MOST_SKIPPED` of them in a row.
+        Without gradients the optimizer changes nothing: all processes skip the step, and the
+        learning rate advances. Raises `UserError` after `MOST_SKIPPED` skipped steps in a row.
         """
         parameters = list(trainable_weights(self.model).values())
         norm = torch.nn.utils.clip_grad_norm_(parameters, gradient_clip_val or float("inf"))
@@ -282,7 +280,7 @@ class TrainingModule(pl.LightningModule):
             norm = norm.full_tensor()
         window, terms = self.window, self.window.mean_terms()
         window.rate = float(optimizer.param_groups[0]["lr"])
-        # With the loss, so that all processes skip and stop at the same step, at no cost.
+        # Together with the loss, so that all processes skip and stop at the same step, at no cost.
         stop = torch.tensor(float(self.stop.received is not None), device=self.device)
         terms[_STOP] = stop
         terms[_SPOILT] = (~norm.isfinite()).to(stop)
@@ -296,8 +294,8 @@ class TrainingModule(pl.LightningModule):
         window.means, window.norm, window.closed = means, float(norm), True
         if skipped_steps(self.losses[-MOST_SKIPPED:]) == MOST_SKIPPED:
             self.give_up(
-                f"{MOST_SKIPPED} steps in a row, to step {self.steps_done}, had a loss or a "
-                f"gradient that is not finite, and were not taken; {CALMER}"
+                f"{MOST_SKIPPED} steps in a row, to step {self.steps_done}, were skipped because "
+                f"their loss or gradient is not finite; {CALMER}"
             )
 
     def _mean_of_processes(self, terms: Mapping[str, Tensor]) -> dict[str, float]:
@@ -310,10 +308,10 @@ class TrainingModule(pl.LightningModule):
         return dict(zip(names, values.tolist(), strict=True))
 
     def optimizer_zero_grad(self, *arguments: Any) -> None:
-        """Do nothing: a forward pass of packed texts lays out a gradient; steps free them."""
+        """Do nothing: packed texts prepare a gradient in the forward pass; steps free them."""
 
     def optimizer_step(self, *arguments: Any, **options: Any) -> None:
-        """Take the step, then free the gradients: an epoch is scored without them."""
+        """Take the step, then free the gradients, which scoring does not need."""
         super().optimizer_step(*arguments, **options)
         for optimizer in self.trainer.optimizers:
             optimizer.zero_grad(set_to_none=True)
@@ -327,32 +325,32 @@ class TrainingModule(pl.LightningModule):
         checkpoint["state_dict"] = weights
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Raise `UserError` if a state trains other weights than this model."""
+        """Raise `UserError` if a saved state has other trained weights than this model."""
         if "state_dict" not in checkpoint:
-            return  # a strategy that shards has read them
+            return  # a sharding strategy has read them
         trainable = {f"model.{name}" for name in trainable_weights(self.model)}
         if differing := sorted(trainable ^ checkpoint["state_dict"].keys()):
             name = differing[0].removeprefix("model.")
-            raise UserError(f"the saved state trains other weights than this config ({name})")
+            raise UserError(f"the saved state has other trained weights than this config ({name})")
 
     def summary(self, settings: DataConfig, sampler: BatchSampler, claims: int) -> list[str]:
         repeated = f", {settings.repeat} times each," if settings.repeat > 1 else ""
         weights = sum(weight.numel() for weight in self.model.parameters())
         trained = sum(weight.numel() for weight in trainable_weights(self.model).values())
         lines = [
-            f"{len(self.pairs.rows)} pairs{repeated} in {sampler.batches} batches an epoch, "
+            f"{len(self.pairs.rows)} pairs{repeated} in {sampler.batches} batches per epoch, "
             f"{self.optimizer_steps} optimizer steps; "
             f"{trained:,} of {weights:,} weights are trained",
         ]
         if settings.limit is not None:
-            lines.append(f"data.limit: only {claims} claims are trained on")
+            lines.append(f"data.limit: training on only {claims} claims")
         if left_out := sampler.left_out():
             lines.append(
                 f"{left_out} pairs are left out of an epoch, so that all processes get equally many"
             )
         if sampler.config.alpha != 1:
             quotas = ", ".join(f"{name} {count}" for name, count in sampler.quotas.items())
-            lines.append(f"pairs an epoch by language: {quotas}")
+            lines.append(f"pairs per epoch by language: {quotas}")
         return lines
 
     def give_up(self, reason: str) -> None:
@@ -363,15 +361,16 @@ class TrainingModule(pl.LightningModule):
 
 
 def warmup_steps(config: StepsConfig, steps: int) -> int:
-    """Count the optimizer steps, of all `steps`, in which the learning rate rises."""
+    """Count the optimizer steps, out of `steps`, in which the learning rate rises."""
     share = steps * config.warmup_ratio
     return math.ceil(share) if config.warmup_rounding == "up" else round(share)
 
 
 def rate_at(step: int, warmup: int, steps: int, first: int) -> float:
-    """Return the share of the highest learning rate at a step, from 0: a rise, then a cosine to 0.
+    """Return a step's share of the highest learning rate: a linear rise, then a cosine to 0.
 
-    The rise begins at `first` of `warmup` + `first` parts: at 0 the first step would move nothing.
+    Steps count from 0. The rise begins at `first` / (`warmup` + `first`), because a first step at
+    rate 0 would change nothing.
     """
     if step < warmup:
         return (step + first) / (warmup + first)
@@ -381,10 +380,10 @@ def rate_at(step: int, warmup: int, steps: int, first: int) -> float:
 
 @dataclass
 class StepSums:
-    """Sum up what the micro-batches of an optimizer step measured.
+    """Sum up the measurements of an optimizer step's micro-batches.
 
-    Once it is `closed`: the means of their terms over all processes, the step's learning rate, and
-    the gradient's norm.
+    Once it is `closed`, it has the means of their terms over all processes, the step's learning
+    rate and the gradient's norm.
     """
 
     started: float = field(default_factory=time.perf_counter)
@@ -423,15 +422,15 @@ class RetrieverModule(TrainingModule):
     ) -> None:
         super().__init__(encoder.model, config, optimizer_steps, stop)
         self.encoder, self.pairs, self.active_losses = encoder, pairs, losses.active
-        # Sources that a claim of the last batch was compared with.
+        # Number of sources that a claim of the last batch was compared with.
         self.candidates = 0
 
     def collate(self, plan: BatchPlan) -> CollatedBatch:
-        """Make a planned batch's tensors; it is done before the step, in another thread."""
+        """Make a planned batch's tensors, before the step and in another thread."""
         collated = collate(self.pairs.batch(plan), self.encoder, self.config)
         if self.device.type != "cuda":
             return collated
-        # A thread begins with the first GPU as its own.
+        # A new thread uses the first GPU by default.
         with torch.cuda.device(self.device):
             return collated.pin_memory()
 
@@ -455,7 +454,7 @@ class RetrieverModule(TrainingModule):
                 log.warning("%s", line)
 
     def forward_pass(self, collated: CollatedBatch) -> Tensor:
-        """Compute the loss of one batch, and note its terms."""
+        """Compute the loss of one batch, and record its terms."""
         chunks, device = collated.chunks, self.device
         parts = {tuple(rows): part for rows, part in zip(chunks, collated.parts, strict=True)}
         terms: dict[str, Tensor] = {}
@@ -463,12 +462,12 @@ class RetrieverModule(TrainingModule):
         def encode(rows: Sequence[int]) -> Tensor:
             part = parts.get(tuple(rows))
             if part is None:
-                # A chunk without texts keeps step with other processes: its vectors are dropped.
+                # A chunk without texts keeps this process in step with others; drop its vectors.
                 part = self.encoder.batch([collated.distinct[row] for row in rows or [0]])
             return self.encoder.vectors(part.to(device, non_blocking=True))[: len(rows)]
 
         def batch_loss(vectors: Tensor) -> Tensor:
-            # In bf16 logits would be coarse: at temperature 0.02 they reach 50.
+            # In bf16, logits would be coarse: at temperature 0.02 they reach 50.
             with torch.autocast(device.type, enabled=False):
                 inputs = self._loss_inputs(collated, vectors)
                 loss, losses = combined(self.active_losses, inputs)
@@ -477,7 +476,7 @@ class RetrieverModule(TrainingModule):
 
         missing = 0
         if self.sharded:
-            # All processes must run equally many.
+            # All processes must run the same number of chunks.
             count = torch.tensor(len(chunks), device=device)
             torch.distributed.all_reduce(count, torch.distributed.ReduceOp.MAX)
             missing = int(count) - len(chunks)
@@ -487,7 +486,7 @@ class RetrieverModule(TrainingModule):
         return loss
 
     def _loss_inputs(self, collated: CollatedBatch, vectors: Tensor) -> LossInputs:
-        """Deal the vectors of the distinct texts to the losses, with all processes' sources."""
+        """Arrange the vectors of the distinct texts for the losses, with all processes' sources."""
         device = self.device
         batch = changed(collated.batch, lambda tensor: tensor.to(device, non_blocking=True))
         rows = collated.text_numbers.to(device, non_blocking=True)

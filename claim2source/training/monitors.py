@@ -1,4 +1,4 @@
-"""Check before training that callbacks monitor what a run logs, and in the right direction."""
+"""Check before training that callbacks monitor logged names, and in the right direction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from claim2source.training.splits import TrainingData
 from claim2source.training.trainer import TrainerSettings
 
 MONITORS = "trainer.callbacks"
-# What is logged after every optimizer step of any training; a recipe's `measures` come beside it.
+# Names logged after every optimizer step of any training, besides a recipe's `measures`.
 LOSS = "loss"
 STEP_VALUES = (
     LOSS,
@@ -33,19 +33,19 @@ STEP_VALUES = (
 )
 _VAL, _STOPPING = "val/", "EarlyStopping"
 _LIGHTNING = ("pytorch_lightning", "lightning_fabric", "lightning")
-# How a callback logs values of its own.
+# How a callback logs its own values.
 _LOGS = (".log(", ".log_dict(", "callback_metrics[", "logged_metrics[")
-# What Lightning raises at an epoch's end.
+# Beginning of Lightning's error at an epoch's end.
 NOT_LOGGED = "Early stopping conditioned on metric"
 
 
 def score_name(language: str, metric: str) -> str:
-    """Name a score on val as it is logged."""
+    """Return the name under which a score on val is logged."""
     return f"{_VAL}{language}/{metric}"
 
 
 def part_score_name(part: str) -> str:
-    """Name the macro MRR@5 of val's claims of seen, or of unseen, papers as it is logged."""
+    """Return the logged name of the macro MRR@5 on val's claims of seen or unseen papers."""
     return f"{_VAL}{part} papers/{MAIN_METRIC}"
 
 
@@ -57,13 +57,13 @@ def logged_scores(val: Dataset, parts: Sequence[str] = ()) -> list[str]:
 
 
 def logged_names(recipe: TrainingRecipe, data: TrainingData) -> list[str]:
-    """List all that callbacks can monitor: values of a step, and scores on val after an epoch."""
+    """List the names that callbacks can monitor: values of steps, and scores of epochs on val."""
     return [*STEP_VALUES, *recipe.measures, *logged_scores(data.val, data.val_parts)]
 
 
 @dataclass(frozen=True)
 class Monitor:
-    """Name what a callback of a class monitors; `mode` is that of an EarlyStopping."""
+    """Monitored name of a callback; `mode` is that of an EarlyStopping."""
 
     callback: str
     name: str
@@ -72,9 +72,9 @@ class Monitor:
 
 
 def named_monitors(settings: TrainerSettings) -> list[Monitor] | None:
-    """List the monitors of callbacks that are Lightning's own, without making any.
+    """List the monitors of Lightning's own callbacks, without making any.
 
-    None if there are others: what they monitor and log is known once they are made.
+    None if there are other callbacks: their monitors are known only once they are made.
     """
     monitors: list[Monitor] = []
     for part in listed(settings.get("callbacks")):
@@ -92,9 +92,9 @@ def named_monitors(settings: TrainerSettings) -> list[Monitor] | None:
 
 
 def check_callbacks(callbacks: Sequence[object], logged: Sequence[str]) -> None:
-    """Raise `ConfigError` for a monitor of callbacks that are made, as `check_monitors`.
+    """Raise `ConfigError` for a wrong monitor of callbacks, as `check_monitors` does.
 
-    A name that is not known passes if a callback of the user's own may log it.
+    An unknown name is accepted if a callback of the user may log it.
     """
     from pytorch_lightning.callbacks import EarlyStopping
 
@@ -117,7 +117,7 @@ def check_monitors(
 ) -> None:
     """Raise `ConfigError` for a monitor that is not logged, or that would stop a run that improves.
 
-    With `has_own_names` others than the `logged` names may be logged too.
+    With `has_own_names` names outside of `logged` may be logged too.
     """
     for monitor in monitors:
         if monitor.name not in logged and not has_own_names:
@@ -127,7 +127,7 @@ def check_monitors(
 
 
 def monitor_error(monitor: Monitor, logged: Sequence[str]) -> ConfigError:
-    """Make the error of a monitor that is never logged; it lists what is."""
+    """Make the error for a monitor that is never logged; it lists the logged names."""
     languages: list[str] = []
     others: list[str] = []
     for name in logged:
@@ -138,7 +138,7 @@ def monitor_error(monitor: Monitor, logged: Sequence[str]) -> ConfigError:
     if languages:
         others.append(f"{_VAL}[{' '.join(languages)}]/[{' '.join(METRICS)}]")
     advice = did_you_mean(monitor.name, logged)
-    allowed = f"what is logged; {advice}there are: {', '.join(others)}"
+    allowed = f"a logged name; {advice}there are: {', '.join(others)}"
     return ConfigError(MONITORS, f"{monitor.callback} with monitor {monitor.name}", allowed)
 
 
@@ -147,21 +147,21 @@ def _check_early_stopping(monitor: Monitor) -> None:
     name, is_loss = monitor.name, monitor.name == LOSS or monitor.name.startswith(f"{LOSS}/")
     if name.startswith(_VAL) and monitor.mode == "min":
         allowed = (
-            f"mode: max, since a higher {name} is better; by min, Lightning's default, the run "
-            "would end while it improves"
+            f"mode: max, because a higher {name} is better; with min, Lightning's default, the run "
+            "would stop while it improves"
         )
         raise ConfigError(MONITORS, value, allowed)
     if is_loss and monitor.mode == "max":
-        allowed = f"mode: min, since a lower {name} is better; the run would end as it improves"
+        allowed = f"mode: min, because a lower {name} is better; the run would stop as it improves"
         raise ConfigError(MONITORS, value, allowed)
     if not monitor.at_epoch_end:
-        allowed = "true, or leave it out: val is not run in batches, so nothing would be checked"
+        allowed = "true, or leave it out: val is not run in batches, so it would check nothing"
         value = f"{_STOPPING} with check_on_train_epoch_end false"
         raise ConfigError(MONITORS, value, allowed)
 
 
 def _logs_values(callback: object) -> bool:
-    """Whether a callback of the user's own may log values; its source says so, if there is one."""
+    """Whether a callback of the user may log values, by its source if there is one."""
     for kind in type(callback).__mro__:
         library = kind.__module__.split(".")[0]
         if library in _LIGHTNING or library in sys.stdlib_module_names:

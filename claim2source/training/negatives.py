@@ -32,14 +32,14 @@ from claim2source.training.session import Session
 from claim2source.training.splits import TrainingData, users_negatives
 from claim2source.training.teacher_scores import teachers_rows
 
-# Origin of negatives of a file of pairs.
+# Origin of negatives that come with a file of pairs.
 GIVEN: Origin = "given"
 # Training pairs whose negatives are shown in W&B.
 SHOWN_PAIRS = 50
 
 
 def restore_mined(session: Session, state: MinedFile, train: Dataset) -> list[MinedRow]:
-    """Continue with the rows of a saved state. Raises `UserError` if the file was changed."""
+    """Restore the rows of a saved state. Raises `UserError` if the mined file was changed."""
     run = session.run
     run.mined = run.path / Path(state["file"]).name
     content = state["content"].numpy().tobytes()
@@ -53,7 +53,7 @@ def restore_mined(session: Session, state: MinedFile, train: Dataset) -> list[Mi
 
 
 def mined_rows(session: Session, train: Dataset) -> list[MinedRow]:
-    """Read the mined file in every process, once the first one has written it."""
+    """Read the mined file in every process after the first one has written it."""
     barrier(session.world)
     return read_mined(session.run.mined, train)
 
@@ -61,10 +61,10 @@ def mined_rows(session: Session, train: Dataset) -> list[MinedRow]:
 def mine_first(
     session: Session, recipe: RetrieverRecipe, data: TrainingData, encoder: Encoder
 ) -> tuple[list[MinedRow], list[str]]:
-    """Mine with the base model, copy the user's file, or take the teacher's candidates.
+    """Mine with the base model, copy the user's file, or use the teacher's candidates.
 
-    A file of pairs that has negatives gives them: nothing is mined then. Returns the
-    rows, and how they were mined in lines.
+    If a file of pairs has negatives, these are used and nothing is mined. Returns the rows, and
+    lines that describe them.
     """
     run, is_first, train = session.run, session.world.is_first, data.train
     counts: MiningCounts | None = None
@@ -97,7 +97,7 @@ def _takes_candidates(recipe: RetrieverRecipe) -> bool:
 
 
 def _needs_negatives(recipe: RetrieverRecipe, file: Path | None) -> bool:
-    """Whether negatives are needed, and neither a file nor a teacher has them."""
+    """Whether negatives are needed and neither a file nor a teacher has them."""
     return file is None and not _takes_candidates(recipe) and recipe.optimisation.negatives > 0
 
 
@@ -118,7 +118,7 @@ def _rows_at_hand(
 
 
 def given_rows(data: TrainingData) -> list[MinedRow]:
-    """Make rows of a file of pairs with the negatives that it gives; none if it gives none."""
+    """Make rows with the negatives of a file of pairs; no rows if it has none."""
     if not is_pair_file(data.settings.dataset):
         return []
     rows: list[MinedRow] = []
@@ -130,7 +130,7 @@ def given_rows(data: TrainingData) -> list[MinedRow]:
 
 
 def _with_given(before: MinedRow, mined: MinedRow) -> MinedRow:
-    """Put the given negatives of a row before those that were mined for it now."""
+    """Put the given negatives of a row before newly mined ones."""
     given = tuple(negative for negative in before.negatives if negative.origin == GIVEN)
     known = {negative.source for negative in given}
     new = tuple(negative for negative in mined.negatives if negative.source not in known)
@@ -138,7 +138,7 @@ def _with_given(before: MinedRow, mined: MinedRow) -> MinedRow:
 
 
 def mines_after(config: OptimisationConfig, epoch: int) -> bool:
-    """Whether to mine again after this epoch; never after the last."""
+    """Whether to mine again after this epoch; never after the last one."""
     is_due = config.remine_every > 0 and epoch % config.remine_every == 0
     return is_due and config.negatives > 0 and 0 < epoch < config.epochs
 
@@ -163,8 +163,8 @@ def mine_pairs(
     miner = Miner(train, encoder, rendering, recipe.mining, store, progress=True)
     rows: Iterable[MinedRow] = miner.mine()
     if before is not None:
-        # Batches are planned by row number, and a file named by the user need not hold every pair;
-        # one that was not mined keeps its row.
+        # Batches are planned by row number, and the user's file may lack pairs; a pair that was not
+        # mined keeps its row.
         by_pair = {(row.claim, row.positive): row for row in rows}
         rows = []
         for row in read_mined(before, train):

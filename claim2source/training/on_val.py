@@ -1,6 +1,6 @@
 """Write and score the checkpoint of every epoch on val, and mine again with it."""
 
-# Callbacks take our own modules where Lightning passes any.
+# Callbacks take our own modules; Lightning passes any module.
 # mypy: disable-error-code="override"
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from claim2source.training.splits import TrainingData
 
 log = logging.getLogger(__name__)
 
-# Bootstrap draws of the interval of a small val.
+# Bootstrap draws for the interval of a small val.
 _REPEATS = 2_000
 
 
 class EvaluateOnVal(pl.Callback, ABC):
     """Write the checkpoint of `model`, a base or a re-ranker, at every epoch's end, and score it.
 
-    `manifest` is what all epochs have in common, with the claims that the base was trained on;
-    `metric` is what is chosen by; `interval` says how sure the scores before training are, where
-    val is small.
+    `manifest` has the fields that all epochs share, with the claims that the base was trained on;
+    `metric` is the metric of the choice; `interval` describes the confidence interval of the
+    scores before training, if val is small.
     """
 
     interval = ""
@@ -70,17 +70,16 @@ class EvaluateOnVal(pl.Callback, ABC):
 
     @abstractmethod
     def score(self, epoch: int) -> Epoch | None:
-        """Score the weights as they are, in all processes together; None on later ranks."""
+        """Score the current weights in all processes together; None on later ranks."""
 
     def choose(self) -> tuple[int, Choice]:
-        """Choose the epoch that the run stands for, or epoch 0, the base, on val."""
+        """Choose the run's epoch, or epoch 0, the base, on val."""
         return choose_epoch(self.run, self.data.weighing, self.metric)
 
     def score_base(self) -> str | None:
-        """Write and score the checkpoint of epoch 0, the model before training, if none has.
+        """Write and score the checkpoint of epoch 0, the model before training, if not done yet.
 
-        The first process records and returns the scores; it warns where something is chosen on a
-        val that is small.
+        The first process records and returns the scores; it warns if a choice uses a small val.
         """
         if gather_values(bool(self.run.file.history), self.world)[0]:
             return None
@@ -92,9 +91,9 @@ class EvaluateOnVal(pl.Callback, ABC):
         return scores_text(entry)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: TrainingModule) -> None:
-        """Save and score the epoch; record its scores, log them, and give them to Lightning.
+        """Save and score the epoch; record its scores, and log them for Lightning's callbacks.
 
-        There they are `val/en/mrr@5`, `val/macro/mrr@5` and so on, for every metric, and
+        The names are `val/en/mrr@5`, `val/macro/mrr@5` and so on, for every metric, and
         `val/seen papers/mrr@5`: an EarlyStopping can monitor them, see `monitors`.
         """
         with module.stop.after_step(waits=False):
@@ -104,7 +103,7 @@ class EvaluateOnVal(pl.Callback, ABC):
         if shared is not None:
             for lang, row in shared.val.items():
                 values = {score_name(lang, metric): float(value) for metric, value in row.items()}
-                # The logs have them already, at the step.
+                # Our logs already have them, by step.
                 module.log_dict(values, logger=False)
             for part, table in shared.parts.items():
                 module.log(part_score_name(part), float(table[MACRO][MAIN_METRIC]), logger=False)
@@ -114,7 +113,7 @@ class EvaluateOnVal(pl.Callback, ABC):
         if self.world.is_first:
             data = replace(self.manifest.data, mined_sha256=self.run.mined_sha256)
             manifest = replace(self.manifest, epoch=epoch, data=data)
-            # A student's projection is fitted on the claims before the first epoch.
+            # A student's projection was fitted on the claims before the first epoch.
             if epoch or getattr(manifest, "source_model", None) is not None:
                 manifest = replace(manifest, trained_on=self.trained_on)
             manifest = self.model.save(folder, manifest)
@@ -139,17 +138,17 @@ class EvaluateOnVal(pl.Callback, ABC):
 
 
 class RetrieverOnVal(EvaluateOnVal):
-    """Score a retriever, of which every process encodes a share of val, and mine again with it.
+    """Score a retriever, with every process encoding a share of val, and mine again with it.
 
     Negatives are mined before an epoch, every `optimisation.remine_every` epochs (ANCE). The
-    weights are named as the checkpoint of the epoch before: what was encoded to score it is not
-    encoded again.
+    weights have the name of the previous epoch's checkpoint, so that texts encoded for its scores
+    are not encoded again.
     """
 
     model: LoadedBase
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: RetrieverModule) -> None:
-        """Mine if it is due after the last epoch, and train on the new negatives."""
+        """Mine again if it is due after the previous epoch, and train on the new negatives."""
         epoch, session, train = trainer.current_epoch, self.session, self.data.train
         run, recipe = self.run, self.model.recipe
         if not mines_after(recipe.optimisation, epoch):
@@ -180,7 +179,7 @@ class RetrieverOnVal(EvaluateOnVal):
 
 
 def provenance(recipe: TrainingRecipe, data: TrainingData, session: Session) -> dict[str, Any]:
-    """Record a training's data and its held-out claims, settings and versions for a manifest."""
+    """Record a run's data, held-out claims, settings and versions for a manifest."""
     settings, languages = data.settings, session.run.config.languages
     record = DataRecord(
         dataset=settings.dataset,

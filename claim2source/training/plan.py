@@ -1,4 +1,4 @@
-"""Plan the batches of a training within the limits of Lightning's trainer."""
+"""Plan the batches of a run within the limits of Lightning's trainer."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 
 def check_limits(trainer: pl.Trainer, batch_size: int, data: TrainingData) -> None:
-    """Raise `ConfigError` for limits by which no step would be taken, before anything is mined."""
+    """Raise `ConfigError`, before mining, for limits that allow no step."""
     if trainer.max_steps == 0:
         raise ConfigError("trainer.max_steps", 0, "1 or more, or leave it out")
     pairs = sum(len(claim.golds) for claim in data.train.claims) * data.settings.repeat
-    # Mining may leave pairs out, and adds none.
+    # Mining may leave pairs out, but adds none.
     _count_batches(trainer, max(1, -(-pairs // batch_size)))
 
 
 def _count_batches(trainer: pl.Trainer, total: int) -> int:
-    """Count the batches of an epoch that are taken, of `total`. Raises `ConfigError` for none."""
+    """Count the batches of an epoch, out of `total`. Raises `ConfigError` for none."""
     limit = trainer.limit_train_batches
     count = int(limit * total) if isinstance(limit, float) else int(limit or 0)
     if count == 0:
         key = "overfit_batches" if vars(trainer)["overfit_batches"] else "limit_train_batches"
-        raise ConfigError(f"trainer.{key}", limit, f"at least one of {total} batches an epoch")
+        raise ConfigError(f"trainer.{key}", limit, f"at least one of {total} batches per epoch")
     return count
 
 
@@ -44,7 +44,7 @@ def plan_batches(
 ) -> tuple[BatchSampler, int]:
     """Deal the pairs to the batches of all epochs; count the optimizer steps.
 
-    Epochs and the training end where the trainer's limits do.
+    Epochs and training end at the trainer's limits.
     """
     overfits = bool(vars(trainer)["overfit_batches"])
     optimisation, batches, gather, remine_every = recipe.optimisation, BatchesConfig(), False, 0

@@ -1,4 +1,4 @@
-"""Report a run: step 0 and the chosen epoch, on the split that nothing was chosen on."""
+"""Report a run: step 0 and the chosen epoch, on a split that no choice used."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from claim2source.training.splits import TrainingData
 
 # Bootstrap draws, and permutations of a re-ranker's report.
 _REPEATS = 10_000
-# Settings of one machine or process: no part of a report.
+# Settings of one machine or process, which are not in a report.
 _OF_ONE_MACHINE = "out store device threads resume overwrite wandb keep after".split()
 
 
@@ -101,9 +101,9 @@ def report_pipeline(
     epoch: int,
     choice: Choice,
 ) -> Report:
-    """Report a re-ranker's run: the first stage, the re-ranker as it was, and as chosen.
+    """Report a re-ranker's run: the first stage, the re-ranker before training, and the chosen one.
 
-    They are read from their checkpoints, by the stages that others use. `first` has the first
+    The re-rankers are loaded from their checkpoints as ordinary stages. `first` has the first
     stage's name, its result on the report split and its scores on val.
     """
     run = session.run
@@ -151,7 +151,7 @@ def report_pipeline(
     program = "train/finetune_reranker.py"
     report = make_report(reported, systems, CHOSEN, name=dataset, program=program)
     pairs = [(CHOSEN, FIRST_STAGE), (CHOSEN, STEP_0), (STEP_0, FIRST_STAGE)]
-    if epoch == 0:  # chosen is step 0
+    if epoch == 0:  # the chosen one is step 0
         pairs.remove((CHOSEN, STEP_0))
     families = [Family("The re-ranker against the baselines before it", tuple(pairs))]
     report = add_tests(report, systems, families, reported, _REPEATS, 0)
@@ -164,7 +164,7 @@ def report_pipeline(
 
 
 def _stage_note(recipe: RerankerRecipe, run: Path, depth: int) -> str:
-    """Write the chosen re-ranker as a stage of a systems file."""
+    """Write the chosen re-ranker as a stage for a systems file."""
     text = f"rerank: {recipe.model.kind}, model: {run}, depth: {depth}"
     if allowed := recipe.model.allow_remote_code:
         text += f", allow_remote_code: {list(allowed)}"
@@ -179,9 +179,9 @@ def _finish(
     choice: Choice,
     notes: Sequence[str] = (),
 ) -> Report:
-    """Add the run's course and its choice to its report, write it, log and print it.
+    """Add the run's history and choice to its report; write, log and print it.
 
-    The run is finished then: its states are removed.
+    This finishes the run, and its states are removed.
     """
     run = session.run
     config = replace(run.config, optimisation=recipe.optimisation)

@@ -30,16 +30,16 @@ from claim2source.training.reranker_module import PipelineOnVal, RerankerModule,
 from claim2source.training.session import Session, open_session
 from claim2source.training.splits import TrainingData, require_new_val, users_negatives
 
-# As deep as the report's recall of the first stage.
+# Depth of the report's recall of the first stage.
 REPORTED_DEPTH = 100
 
 
 @dataclass(frozen=True)
 class RerankerSetup:
-    """All that a training begins with, loaded and checked; nothing is written yet.
+    """Loaded and checked inputs of a training run; nothing is written yet.
 
-    `first` names the first stage; `rankings` are its own, of val and of the report split, in the
-    first process.
+    `first` is the name of the first stage; `rankings` are its rankings of val and of the report
+    split, only in the first process.
     """
 
     data: TrainingData
@@ -53,7 +53,7 @@ class RerankerSetup:
 def finetune_reranker(
     config: RerankerConfig, inputs: RerankerInputs | None = None
 ) -> Report | None:
-    """Fine-tune as the config says; return the report (None on later ranks).
+    """Fine-tune with a config; return the report (None on later ranks).
 
     `inputs` are what `check_reranker_early` found, if it was called before torch was imported.
     Raises `UserError` for anything the user can correct.
@@ -79,7 +79,7 @@ def set_up(
     data, system, depth = inputs.data, inputs.first, config.first.depth
     texts = recipe.rendering.claim_texts(data.train.claims)
     reranker = load_to_train(recipe, texts, depth, session.device)
-    # A model of the hub says what it was trained on once it is here.
+    # A hub model's training claims are known only after its download.
     require_new_val(recipe.models, data, downloaded=True)
     session.read_state()
     trained_on = claims_models_saw([recipe.model.name], data.settings.dataset)
@@ -104,7 +104,7 @@ def set_up(
 def first_rankings(
     system: System, data: TrainingData, session: Session, depth: int
 ) -> tuple[Result, Result]:
-    """Rank the claims of val and of the report split, on which nothing is chosen."""
+    """Rank the claims of val and of the report split, which no choice uses."""
     settings = RunSettings(
         data.settings.dataset,
         ChoosingOn(lenient=data.settings.lenient),
@@ -120,7 +120,7 @@ def first_rankings(
 def mine(setup: RerankerSetup, session: Session) -> list[MinedRow]:
     """Score the re-ranker before training, and read the mined file.
 
-    A resumed run goes on with the rows of its state.
+    A resumed run continues with the rows of its state.
     """
     data, run = setup.data, session.run
     setup.evaluation.rank(None if setup.rankings is None else setup.rankings[0])
@@ -134,7 +134,7 @@ def mine(setup: RerankerSetup, session: Session) -> list[MinedRow]:
 
 
 def train(setup: RerankerSetup, session: Session, rows: Sequence[MinedRow]) -> None:
-    """Train on groups of these rows, from where a run was stopped."""
+    """Train on groups of these rows, from the saved state on."""
     data, reranker, teacher = setup.data, setup.reranker, setup.data.teacher
     recipe, seed = reranker.recipe, reranker.recipe.optimisation.seed
     pairs = RerankerPairs.of_training(data, rows, recipe)
@@ -159,7 +159,7 @@ def choose(setup: RerankerSetup) -> tuple[int, Choice]:
 
 
 def report(setup: RerankerSetup, session: Session, epoch: int, choice: Choice) -> Report:
-    """Report the first stage, the re-ranker as it was, and as chosen."""
+    """Report the first stage, the re-ranker before training, and the chosen one."""
     data, reranker = setup.data, setup.reranker
     assert setup.rankings is not None
     on_val, reported = setup.rankings

@@ -1,4 +1,4 @@
-"""Define the settings of a re-ranker's training, with their defaults."""
+"""Define the settings for training a re-ranker, with their defaults."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from claim2source.models.manifest import RerankerKind
 from claim2source.stages.pairs import DEEPEST
 from claim2source.training.config import RunConfig, StepsConfig, TrainingRecipe
 
-# What a training logs beside its loss: the share of groups whose scores rank nothing.
+# Logged besides the loss: the share of groups whose scores are all equal.
 ALIKE = "alike"
 Loss = Literal["listwise", "lambda", "bce", "cross_entropy", "margin_mse"]
 
 
 @dataclass(frozen=True)
 class RerankerModelConfig(Settings):
-    """Choose the re-ranker to train, and how it reads a pair.
+    """Choose the re-ranker to train and its input format.
 
     Args:
         kind: `cross_encoder`: a classifier of pairs; `yes_no`: a generative model's log-odds of
-            yes, as Qwen3-Reranker.
+            yes, like Qwen3-Reranker.
         name: a folder, a packaged model or a name on the hub. A cross-encoder may be an encoder
-            without a head: that begins random.
+            without a head: its head is initialised at random.
         revision: commit of the hub repository; none takes the newest.
         max_length: tokens of a pair, prompt included; none: as the model's files say.
-        dtype: weights' type: float32, bfloat16 or float16; adapters and heads are float32.
+        dtype: type of the weights: float32, bfloat16 or float16; adapters and heads are float32.
         labels: logits of a cross-encoder: 1, or 2 of irrelevant and relevant.
-        instruction: what a model that takes one is told; of yes_no `released`, `detailed` or a
-            text; none: with yes_no `released`, else nothing.
-        template: form of the yes/no prompt: `qwen3`, or `escaped`, as the 2026 paper's code asks.
-        allow_remote_code: names of models whose own code may run here; on the hub such a model
-            needs `revision`, the full commit.
+        instruction: instruction of a model that takes one; for yes_no `released`, `detailed` or a
+            text; none: `released` for yes_no, else no instruction.
+        template: form of the yes/no prompt: `qwen3`, or `escaped`, as in the 2026 paper's code.
+        allow_remote_code: names of models whose own code may run on this machine; on the hub such
+            a model needs `revision`, the full commit.
     """
 
     kind: RerankerKind = "cross_encoder"
@@ -60,15 +60,15 @@ class RerankerModelConfig(Settings):
 class FirstStageConfig(Settings):
     """Name the first stage, whose sources are re-ranked on val and in the report.
 
-    A dense model that was trained on the claims of train ranks them better than it will rank new
-    ones: mine with `mining.max_share` then.
+    A dense model that was trained on the claims of train ranks them better than new ones. In that
+    case, mine with `mining.max_share`.
 
     Args:
-        system: name of a system of `files`; a BM25 without settings if nothing is named.
+        system: name of a system in `files`; none: BM25 with default settings.
         files: YAML files of systems; none: all of configs/systems.
-        checkpoint: in the place of the system's dense model: a checkpoint, the folder of a training
-            run, or a model's name.
-        depth: how many of a claim's first sources are re-ranked, up to 2,000.
+        checkpoint: replaces the system's dense model: a checkpoint, the folder of a training run,
+            or a model's name.
+        depth: number of a claim's first sources to re-rank, up to 2,000.
     """
 
     system: str | None = None
@@ -90,11 +90,11 @@ class RerankerLossConfig(Settings):
     Args:
         kind: `listwise`: cross-entropy of the softmax over the group; `lambda`: LambdaLoss
             (NDCG-Loss2++) of the first 5; `bce`: binary cross-entropy of every pair;
-            `cross_entropy`: of two logits, of irrelevant and relevant; `margin_mse`: the teacher's
+            `cross_entropy`: of two logits, irrelevant and relevant; `margin_mse`: on the teacher's
             margins between the gold and each negative.
-        scores: run file (TREC) with the teacher's scores of training claims' candidates, or a
-            folder of them; of margin_mse. Candidates that it does not score are left out.
-            They are divided by the mean standard deviation of a claim's scores.
+        scores: for margin_mse, run file (TREC) with the teacher's scores of training claims'
+            candidates, or a folder of them. Candidates without a score are left out. Scores are
+            divided by the mean standard deviation of a claim's scores.
     """
 
     kind: Loss = "listwise"
@@ -110,13 +110,13 @@ class RerankerLossConfig(Settings):
 
 @dataclass(frozen=True)
 class RerankerStepsConfig(StepsConfig):
-    """Set batches, epochs and the optimizer of a re-ranker's training.
+    """Configure batches, epochs and the optimizer for training a re-ranker.
 
     Args:
         batch_size: claims per process; each has one gold and its negatives.
         negatives: mined negatives used per claim and epoch; if the file has more, each epoch
             takes the next, hard and random in its proportion.
-        chunk_size: pairs per forward pass (GradCache): memory stays that of one chunk, and the
+        chunk_size: pairs per forward pass (GradCache): memory is that of one chunk, and the
             gradients are the same; none: all pairs of a batch at once.
         gradient_checkpointing: recompute activations in the backward pass: less memory, more time.
     """
@@ -131,7 +131,7 @@ class RerankerStepsConfig(StepsConfig):
 
 @dataclass(frozen=True)
 class RerankerRecipe(TrainingRecipe):
-    """Say how a re-ranker is trained.
+    """Configure how a re-ranker is trained.
 
     Args:
         model: the re-ranker to train.
@@ -147,7 +147,7 @@ class RerankerRecipe(TrainingRecipe):
 
     @property
     def unsharded(self) -> str | None:
-        """Name the strategies to take: a re-ranker cannot be sharded."""
+        """Return the allowed strategies: a re-ranker cannot be sharded."""
         return "auto or ddp for a re-ranker"
 
     @property
@@ -157,7 +157,7 @@ class RerankerRecipe(TrainingRecipe):
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """Name the share of groups whose scores are alike."""
+        """Return the logged name of the share of groups with equal scores."""
         return (ALIKE,)
 
 
@@ -167,7 +167,7 @@ class RerankerConfig(RerankerRecipe, RunConfig):
 
     Args:
         first: the first stage, whose sources are re-ranked.
-        choose_by: metric on val of the whole pipeline: mrr@1, mrr@5, mrr@10 or recall@5.
+        choose_by: metric of the whole pipeline on val: mrr@1, mrr@5, mrr@10 or recall@5.
     """
 
     first: FirstStageConfig = field(default_factory=FirstStageConfig)

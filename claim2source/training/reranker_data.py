@@ -1,4 +1,4 @@
-"""Read a re-ranker's first stage, and make the groups of pairs that it learns from."""
+"""Read a re-ranker's first stage, and make the groups of pairs to train on."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from claim2source.training.teacher_scores import TeacherScores
 
 
 def first_system(settings: FirstStageConfig) -> System:
-    """Read the first stage: the system that is named, or a plain BM25.
+    """Read the first stage: the named system, or a plain BM25.
 
-    Raises `ConfigError` for one that is not there, or cannot run.
+    Raises `ConfigError` if it does not exist or cannot run.
     """
     if settings.system is None:
         return System("BM25", Retrieval(BM25(), name="BM25"))
@@ -41,7 +41,7 @@ def first_system(settings: FirstStageConfig) -> System:
 
 
 def rankings_hash(rankings: Iterable[Result], depth: int) -> str:
-    """Hash the first sources of every claim, that are re-ranked."""
+    """Hash every claim's first sources, which are re-ranked."""
     candidates: list[dict[str, Sequence[str]]] = []
     for result in rankings:
         run = result.run
@@ -50,10 +50,10 @@ def rankings_hash(rankings: Iterable[Result], depth: int) -> str:
 
 
 class RerankerPairs:
-    """Training pairs, and give the group of each in an epoch: its gold, then its negatives.
+    """Training pairs with their group in each epoch: the gold, then negatives.
 
-    `teacher` are scores by claim and source; a candidate without one is left out then, and so is a
-    pair with fewer than two. `untaught` counts those.
+    `teacher` has scores by claim and source. If it is set, candidates without a score are left
+    out, and so are pairs with fewer than two candidates; `untaught` counts these pairs.
     """
 
     def __init__(
@@ -87,18 +87,18 @@ class RerankerPairs:
     def of_training(
         cls, data: TrainingData, rows: Sequence[MinedRow], recipe: RerankerRecipe
     ) -> RerankerPairs:
-        """Make the pairs of mined rows, with the teacher's scores if there are any."""
+        """Make the pairs from mined rows, with the teacher's scores if there are any."""
         return cls(data.train, rows, recipe, None if data.teacher is None else data.teacher.scores)
 
     def sentences(self) -> list[str]:
         """List translations that are missing, and count the pairs that are left out."""
         lines = list(self._untranslated)
         if self.untaught:
-            lines.append(f"{self.untaught} pairs are left out: they have nothing to compare")
+            lines.append(f"{self.untaught} pairs are left out: fewer than two scored candidates")
         return lines
 
     def groups(self) -> list[int]:
-        """Number the pairs' groups of connected golds: such pairs are kept apart."""
+        """Number the pairs' groups of connected golds, which are kept apart."""
         return connected_groups(self.golds)
 
     def group(self, row: MinedRow, epoch: int) -> list[str]:
@@ -108,7 +108,7 @@ class RerankerPairs:
             scored = self.teacher.get(row.claim, {})
             group = [negative for negative in group if negative.source in scored]
             gold = [source for source in gold if source in scored]
-        # Without the gold, one more is there to compare with.
+        # Without the gold, one more negative is needed to compare with.
         count = self.negatives + 1 - len(gold)
         if len(group) > count:
             group = in_turn(group, count, epoch)

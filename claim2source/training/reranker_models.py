@@ -29,11 +29,11 @@ from claim2source.training.targets import check_targets
 
 @dataclass(eq=False)
 class TrainedReranker:
-    """Re-ranker that is trained, as the stage that reads its checkpoints.
+    """Re-ranker in training, with the stage that loads its checkpoints.
 
-    The stage scores with its `network`, Lightning trains `model`: the same weights, with adapters
-    on them if they are trained. `transformer` is the transformers model within. Of a `headless`
-    one the head is random, and in no file.
+    The stage scores with its `network`, and Lightning trains `model`: the same weights, with any
+    adapters. `transformer` is the transformers model inside. `headless`: the head is random, and
+    not in the base's files.
     """
 
     recipe: RerankerRecipe
@@ -46,7 +46,7 @@ class TrainedReranker:
     def adapt(self) -> None:
         """Make the model trainable; a cross-encoder's head stays float32."""
         stage = self.stage
-        task = "SEQ_CLS" if isinstance(stage, CrossEncoder) else "CAUSAL_LM"  # as peft names it
+        task = "SEQ_CLS" if isinstance(stage, CrossEncoder) else "CAUSAL_LM"  # peft's names
         self.model = make_trainable(self.model, self.recipe, task)
         if self.recipe.optimisation.gradient_checkpointing:
             # Reentrant checkpointing would pass no gradient through a frozen first block.
@@ -55,7 +55,7 @@ class TrainedReranker:
             keep_head(stage.network)
 
     def manifest(self, provenance: Mapping[str, Any]) -> RerankerManifest:
-        """Describe the re-ranker before training, with the fields that all checkpoints share."""
+        """Return the manifest before training, with the fields that all checkpoints share."""
         model, stage = self.recipe.model, self.stage
         names = "max_length", "instruction", "template"
         prompt: dict[str, Any] = dict(zip(names, stage.prompt_settings, strict=False))
@@ -77,14 +77,14 @@ class TrainedReranker:
         )
 
     def save(self, folder: Path, manifest: RerankerManifest) -> RerankerManifest:
-        """Write a checkpoint; epoch 0 of a base without a head has its random head too."""
+        """Write a checkpoint; epoch 0 of a headless base includes its random head."""
         kind: Kind = self.recipe.tuning
         if manifest.epoch == 0:
             kind = "full" if self.headless else "base"
         return write_checkpoint(folder, self.model, manifest, kind, self.write_full)
 
     def write_full(self, folder: Path) -> None:
-        """Write the whole model; a cross-encoder with its base's activation."""
+        """Write the full model; a cross-encoder with its base's activation."""
         if isinstance(self.stage, YesNo):
             self.transformer.save_pretrained(str(folder), max_shard_size=ONE_SHARD)
             for file in tokenizer_files(self.stage.files[0]):
@@ -100,10 +100,10 @@ class TrainedReranker:
 def load_to_train(
     recipe: RerankerRecipe, claims: Sequence[str], depth: int, device: str | None = None
 ) -> TrainedReranker:
-    """Load the re-ranker of a recipe. Raises `UserError` for one that cannot be trained so.
+    """Load the re-ranker of a recipe. Raises `UserError` if it cannot be trained with it.
 
-    `claims` are the texts to train on, which must leave room for a source; its checkpoints re-rank
-    `depth` sources. The stage reads texts as they are trained on, and keeps nothing in the store.
+    `claims` are the training texts, which must leave room for a source; its checkpoints re-rank
+    `depth` sources. The stage formats texts as in training, and does not use the store.
     """
     model = recipe.model
     texts = {"max_length": model.max_length, "instruction": model.instruction}
@@ -131,7 +131,7 @@ def load_to_train(
     path = str(folder) if is_full else model.name
     path = str(Path(path).resolve()) if Path(path).is_dir() else path
     base = Base(path, None if is_full else model.revision, str(identity["weights"]))
-    # From here on it is read as the recipe says: see functools.cached_property.
+    # From here on the recipe's settings apply: see functools.cached_property.
     stage.__dict__.update(trained=None, identity={})
     if isinstance(stage, CrossEncoder):
         reranker = _cross_encoder(recipe, base, stage)
@@ -143,7 +143,7 @@ def load_to_train(
     if isinstance(stage, YesNo):
         rows = stage.tokens([Pair(text, "some words of a source") for text in claims])
         if missing := sum(not row for row in rows):
-            allowed = f"more: {missing} claims of train leave no room for a source"
+            allowed = f"a higher value: {missing} claims of train leave no room for a source"
             raise ConfigError("model.max_length", model.max_length, allowed)
     check_targets(reranker.model, recipe, lambda: _pair_logits(reranker))
     return reranker
@@ -155,15 +155,15 @@ def _pair_logits(reranker: TrainedReranker) -> Tensor:
 
 
 def _cross_encoder(recipe: RerankerRecipe, base: Base, stage: CrossEncoder) -> TrainedReranker:
-    """Load a cross-encoder; a head that its files do not have begins random, by the seed."""
+    """Load a cross-encoder; a head that its files lack is initialised at random, by the seed."""
     labels, tuning = recipe.model.labels, recipe.tuning
     folder, _, settings = stage.files
     pl.seed_everything(recipe.optimisation.seed, verbose=False)
-    # Cut to all that the files allow, where no length is set.
+    # If no length is set, use the longest that the files allow.
     length = recipe.model.max_length
     network: Any = load_cross_encoder(folder, settings, length, labels, trains=True, new_head=True)
     headless: bool = network.headless
-    allowed = f"full: the model has no head of {labels} logits, and adapters need their base's"
+    allowed = f"full, because the model has no head with {labels} logits for adapters to use"
     require(tuning == "full" or not headless, "tuning", tuning, allowed)
     stage.__dict__["network"], transformer = network, network[0].model
     model = transformer if tuning == "lora" else network

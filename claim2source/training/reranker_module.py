@@ -31,22 +31,22 @@ from claim2source.training.reranker_models import TrainedReranker
 from claim2source.training.resume import StopSignals
 from claim2source.training.splits import TrainingData
 
-_TOP = 5  # places that LambdaLoss looks at
-# Optimizer steps in a row whose scores are all alike: a lost training, not a bad batch.
+_TOP = 5  # ranks that LambdaLoss uses
+# Consecutive optimizer steps with equal scores that mean a collapse, not a bad batch.
 MOST_ALIKE = 10
-# Scores of a claim that lie closer, relative to their size, rank nothing.
+# Scores of a claim count as equal if they differ by less than this, relative to their size.
 _NEAR, _ROUNDING = 1e-4, 1e-7
 COLLAPSED = (
-    "the re-ranker has collapsed: it gives all of a claim's sources the same score ({where}); "
-    "lower optimisation.learning_rate, or raise optimisation.warmup_ratio, and begin again"
+    "the re-ranker has collapsed: all sources of a claim get the same score ({where}); "
+    "lower optimisation.learning_rate, or raise optimisation.warmup_ratio, and start again"
 )
 
 
 class LogitsTable(CrossEncoder):
-    """Replace a cross-encoder whose `logits` [pairs, labels] are known: a text is a row number.
+    """Stand in for a cross-encoder whose `logits` [pairs, labels] are known: texts are row numbers.
 
-    The losses of sentence-transformers run the model themselves. Pairs are scored in chunks here,
-    and their gradients taken chunk by chunk.
+    The losses of sentence-transformers would run the model themselves, but here pairs are scored,
+    and their gradients computed, chunk by chunk.
     """
 
     def __init__(self, labels: int) -> None:
@@ -80,8 +80,8 @@ _LOSSES: Mapping[str, Any] = {
 class GroupLoss:
     """Compute the loss of groups of pairs: a claim's golds and negatives.
 
-    All losses take raw logits (identity activation): squashed to 0..1, the softmax over a group
-    could hardly prefer any of its sources.
+    All losses use raw logits (identity activation): squashed to 0..1, the softmax over a group
+    could hardly prefer one of its sources.
     """
 
     def __init__(self, kind: Loss, labels: int = 1) -> None:
@@ -93,8 +93,8 @@ class GroupLoss:
     ) -> Tensor:
         """Compute the mean loss, a scalar.
 
-        `logits` [pairs, labels] come group after group, each of the next of `sizes` pairs; `golds`
-        [pairs] tells which are golds. `teacher` [pairs] are its scores.
+        `logits` [pairs, labels] are ordered by group; `sizes` are the groups' numbers of pairs.
+        `golds` [pairs] marks golds, `teacher` [pairs] has the teacher's scores.
         """
         self.table.logits, kind = logits, self.kind
         if kind in ("bce", "cross_entropy"):
@@ -103,7 +103,7 @@ class GroupLoss:
         rows = [part.tolist() for part in torch.arange(len(logits)).split(list(sizes))]
         if kind == "margin_mse":
             assert teacher is not None
-            # Groups may differ in size: one at a time, each claim counts alike.
+            # Groups may differ in size: one at a time, all claims have the same weight.
             single: list[Tensor] = []
             for part in rows:
                 columns = [[""], *([row] for row in part)]
@@ -111,19 +111,19 @@ class GroupLoss:
             return torch.stack(single).mean()
         targets = [part.float() for part in golds.split(list(sizes))]
         if kind == "listwise":
-            # Its targets are a softmax: these give the golds all of it.
+            # Its targets are a softmax: with these the golds get all of it.
             targets = [part.log() for part in targets]
         return self.loss([[""] * len(rows), rows], targets)
 
 
 def are_alike(scores: Tensor) -> bool:
-    """Whether a claim's scores are so near each other that they rank nothing."""
+    """Whether a claim's scores are too close to each other to rank its sources."""
     spread = float(scores.max() - scores.min())
     return spread <= _NEAR * float(scores.abs().mean()) + _ROUNDING
 
 
 def share_alike(logits: Tensor, sizes: Sequence[int]) -> float:
-    """Compute the share of groups of these sizes whose scores, of logits, are alike."""
+    """Compute the share of groups of these sizes whose scores are too close to rank."""
     scores = logits[:, 0]
     if logits.shape[1] == 2:
         scores = logits[:, 1] - logits[:, 0]
@@ -133,11 +133,11 @@ def share_alike(logits: Tensor, sizes: Sequence[int]) -> float:
 
 @dataclass(frozen=True)
 class CollatedGroups:
-    """Batch as its step takes it: groups of pairs, in chunks of tensors, on the CPU.
+    """Batch in the form that a step needs: groups of pairs, in chunks of tensors, on the CPU.
 
-    `texts` are the pairs, `sizes` those of the groups, one after another; `golds` [pairs] tells
-    which pairs have a gold, `teacher` [pairs] has its scores. `chunks` are the numbers of pairs,
-    chunk by chunk.
+    `texts` are the pairs, ordered by group, `sizes` the sizes of the groups; `golds` [pairs] marks
+    pairs with a gold, `teacher` [pairs] has the teacher's scores. `chunks` are the numbers of the
+    pairs, chunk by chunk.
     """
 
     plan: BatchPlan
@@ -185,7 +185,7 @@ class RerankerModule(TrainingModule):
                 golds.append(source == mined.positive)
                 if teacher_scores is not None:
                     taught.append(teacher_scores[mined.claim][source])
-        # Pairs of like length share a chunk; the longest come last, and are read only once.
+        # Pairs of similar length share a chunk; the longest come last and are encoded only once.
         lengths = [len(claim + source) for claim, source in texts]
         chunks = length_chunks(lengths, self.chunk_size or len(lengths))
         parts = [self.stage.features([texts[index] for index in chunk]) for chunk in chunks]
@@ -205,7 +205,7 @@ class RerankerModule(TrainingModule):
             return logits.reshape(len(rows), -1)
 
         def batch_loss(logits: Tensor) -> Tensor:
-            # In bf16 logits would be coarse.
+            # In bf16, logits would be coarse.
             with torch.autocast(logits.device.type, enabled=False):
                 golds = groups.golds.to(logits.device)
                 teacher = None if groups.teacher is None else groups.teacher.to(logits.device)
@@ -226,9 +226,9 @@ class RerankerModule(TrainingModule):
         return self.step_share(forward, groups.plan)
 
     def configure_gradient_clipping(self, *arguments: Any, **options: Any) -> None:
-        """Clip the gradients, and stop if the scores have been alike for many steps.
+        """Clip the gradients, and stop if scores have been equal for many steps.
 
-        Raises `UserError` after `MOST_ALIKE` of them in a row.
+        Raises `UserError` after `MOST_ALIKE` such steps in a row.
         """
         super().configure_gradient_clipping(*arguments, **options)
         self._equal_steps = self._equal_steps + 1 if self.window.means[ALIKE] == 1 else 0
@@ -238,19 +238,19 @@ class RerankerModule(TrainingModule):
 
 
 class PipelineOnVal(EvaluateOnVal):
-    """Score the first stage, re-ranked: every process re-ranks a share of val's claims."""
+    """Score the re-ranked first stage; every process re-ranks a share of val's claims."""
 
     model: TrainedReranker
 
     def rank(self, first: Result | None) -> None:
-        """Take the first stage's result on val in every process, as the first one knows it."""
+        """Send the first stage's result on val from the first process to all others."""
         self._first = gather_values(first, self.world)[0]
 
     def score(self, epoch: int) -> Epoch | None:
         """Score the pipeline. Raises `UserError` if a trained re-ranker has collapsed."""
         val, world, model = self.data.val, self.world, self.model.model
         assert self._first is not None
-        # Every process re-ranks with the weights as they are.
+        # Every process re-ranks with the current weights.
         share = val.claims[world.rank :: world.size]
         first = self._first.run.restricted([claim.id for claim in share])
         training = model.training
@@ -269,7 +269,7 @@ class PipelineOnVal(EvaluateOnVal):
     def _has_collapsed(self, result: Result) -> bool:
         """Whether every claim of val has equal scores for all its sources."""
         depth = self.model.stage.depth
-        # Scores that are no numbers rank nothing either.
+        # NaN scores rank nothing either.
         failed = {failure.claim_id for failure in result.failures}
         uniform = []
         for claim in result.run.claim_ids:
@@ -280,7 +280,7 @@ class PipelineOnVal(EvaluateOnVal):
 
 
 def pipeline_scores(epoch: int, result: Result, data: TrainingData, metric: str) -> Epoch:
-    """Score a ranking of val; `metric` is that of the choice."""
+    """Score a ranking of val; `metric` is the metric of the choice."""
     settings = Scoring(METRICS, 0, 0, data.selection.train.golds)
     scored = score_result("val", result, data.val, settings)
     weighing = data.weighing

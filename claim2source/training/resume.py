@@ -1,4 +1,4 @@
-"""Save and restore the state to resume a training from, and stop it at a saved step."""
+"""Save and restore the state that training resumes from, and stop at a saved step."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from claim2source.core.folders import STATE_FILE
 from claim2source.training.run_folder import previous_state
 
 STATE_FORMAT = 4
-# Its part in Lightning's checkpoint; the weights there are those of `RetrieverModule.model`.
+# Key in Lightning's checkpoint, whose weights are those of `RetrieverModule.model`.
 OURS, _PREFIX = "claim2source", "model."
-NOT_FINITE = "holds weights that are not finite"
+NOT_FINITE = "has weights that are not finite"
 CALMER = (
-    "lower optimisation.learning_rate, raise a low temperature, or take precision fp32, "
-    "and begin again"
+    "lower optimisation.learning_rate, raise a low temperature, or use precision fp32, "
+    "and start again"
 )
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _PARENT_DEATH = 1  # prctl's PR_SET_PDEATHSIG
-# By device: the bytes that torch.get_rng_state gives.
+# Device -> the bytes of torch.get_rng_state.
 RandomState = dict[str, Tensor]
 
 
@@ -46,13 +46,13 @@ class MinedFile(TypedDict):
 
 @dataclass(frozen=True)
 class TrainingState:
-    """All that a run needs to go on exactly if it stopped.
+    """Everything that a stopped run needs to continue exactly.
 
-    `losses` has one entry per optimizer step, NaN for one that was skipped; `mined` the current
-    negatives, `random` the RNG state of every process by rank. `epoch_open` says that the epoch's
-    last step is done and its checkpoint is not scored, `ended` that no epoch follows, though others
-    were planned. `checkpoint` is Lightning's, with all of these: weights that training moves,
-    optimizer, scheduler, loops, callbacks.
+    `losses` has one entry per optimizer step, NaN for a skipped one; `mined` are the current
+    negatives, `random` the RNG state of every process by rank. `epoch_open`: the epoch's last step
+    is done, but its checkpoint is not scored. `ended`: no epoch follows, although more were
+    planned. `checkpoint` is Lightning's, with all of these: trained weights, optimizer, scheduler,
+    loops, callbacks.
     """
 
     batches_done: int
@@ -67,7 +67,7 @@ class TrainingState:
 
     @classmethod
     def of(cls, checkpoint: Mapping[str, Any]) -> TrainingState:
-        """Read the state in a checkpoint of Lightning's."""
+        """Read the state from Lightning's checkpoint."""
         return cls(**checkpoint[OURS], checkpoint=checkpoint)
 
     @property
@@ -76,26 +76,26 @@ class TrainingState:
         return {name.removeprefix(_PREFIX): weight.detach() for name, weight in weights.items()}
 
     def save(self, path: Path) -> None:
-        """Write the state; the run's one before is kept as `previous_state`.
+        """Write the state; the run's earlier state is kept as `previous_state`.
 
-        Raises `UserError` for weights that are not finite, before anything is touched.
+        Raises `UserError` for weights that are not finite, before anything is written.
         """
         require_finite_weights(self.weights, path)
         with atomic_path(path) as temporary:
             torch.save({"format": STATE_FORMAT, **self.checkpoint}, temporary)
             if path.name == STATE_FILE and path.is_file():
-                # A copy of the name: the state is never missing, whenever the process is killed.
+                # A hard link, so that the state is never missing if the process is killed.
                 same_file(path, previous_state(path))
 
     @classmethod
     def load(cls, path: Path) -> TrainingState:
-        """Read a saved state, tensors and plain values only. Raises `InputError`."""
+        """Read a saved state, only tensors and plain values. Raises `InputError`."""
         if not path.is_file():
             raise InputError(path, reason="no saved state here")
         try:
             raw = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # torch raises many types for a file that is no state
-            lines = str(error).splitlines() or ["it is empty or cut"]
+        except Exception as error:  # torch raises many types for a file that is not a state
+            lines = str(error).splitlines() or ["it is empty or truncated"]
             reason = f"not a saved state: {lines[0]}"
             raise InputError(path, reason=reason) from None
         if not isinstance(raw, dict) or raw.pop("format", None) != STATE_FORMAT:
@@ -111,9 +111,9 @@ class TrainingState:
 
     @classmethod
     def newest(cls, path: Path) -> tuple[TrainingState, InputError | None]:
-        """Read a saved state, or if it is damaged the one before, with the damage.
+        """Read a saved state; if it is damaged, the previous one, with the error.
 
-        Raises `InputError` for the newest where neither can be read.
+        Raises `InputError` for the newest state if neither can be read.
         """
         try:
             return cls.load(path), None
@@ -125,7 +125,7 @@ class TrainingState:
 
 
 def skipped_steps(losses: Sequence[float]) -> int:
-    """Count the steps that were not taken: their loss is NaN."""
+    """Count the skipped steps: their loss is NaN."""
     return sum(map(math.isnan, losses))
 
 
@@ -160,8 +160,8 @@ def trainable_weights(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
 class StopSignals:
     """Record the first SIGINT or SIGTERM in `received`, and raise `Stopped` for it.
 
-    It is raised at once, but within `after_step` only if the training asks: a step is
-    finished and saved. A second SIGINT is raised at once there too.
+    It is raised at once, but within `after_step` only by `check`, once a step is finished and
+    saved. A second SIGINT is always raised at once.
     """
 
     def __init__(self) -> None:
@@ -171,12 +171,12 @@ class StopSignals:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[StopSignals]:
-        """Handle the signals while the body runs; in other threads than the main, do nothing."""
+        """Handle the signals while the body runs; does nothing outside the main thread."""
         before = {number: signal.getsignal(number) for number in _SIGNALS}
         self.install()
         launched = any(name.startswith(("ACCELERATE_", "TORCHELASTIC_")) for name in os.environ)
         if launched and sys.platform == "linux":
-            # SIGTERM when the launcher dies: `accelerate launch` hands no signal on.
+            # SIGTERM when the launcher dies, because `accelerate launch` does not forward signals.
             with contextlib.suppress(OSError, AttributeError):
                 ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGTERM)
         try:
@@ -187,17 +187,17 @@ class StopSignals:
                     signal.signal(number, handler)
 
     def install(self) -> None:
-        """Install our handlers, also in place of Lightning's own."""
+        """Install our handlers, also over Lightning's."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in _SIGNALS:
-            # `nohup` and background jobs ignore SIGINT: that stays so.
+            # `nohup` and background jobs ignore SIGINT, and still do.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._receive)
 
     @contextlib.contextmanager
     def after_step(self, waits: bool = True) -> Iterator[None]:
-        """Wait within the body until the training asks; with `waits` false, not again."""
+        """Delay `Stopped` within the body until `check`; with `waits` false, do not."""
         before, self._waits = self._waits, waits
         try:
             if not waits:
@@ -213,7 +213,7 @@ class StopSignals:
             raise Stopped("", self.received)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._process:  # a child's end is not this program's
+        if os.getpid() != self._process:  # a child process does not stop this program
             os._exit(128 + number)
         is_second = self.received == number == signal.SIGINT
         first, self.received = self.received is None, self.received or number

@@ -1,4 +1,4 @@
-"""Manage the folder of a training run: its config, history, checkpoints and state."""
+"""Manage a training run's folder: its config, history, checkpoints and state."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ from claim2source.training.config import RunConfig
 from claim2source.training.loss_list import differing_losses
 
 MINED_FILE = "mined.jsonl"
-# Settings that may change when a run is resumed: they change no optimizer step.
+# Settings that may change when a run is resumed, because they affect no optimizer step.
 _FREE = "resume overwrite after wandb out store device keep choose rule".split()
 _SEEN_SHARE = "data.val_seen_share"
-# Runs of versions 0.1 and 0.2 do not have it.
+# Runs of versions 0.1 and 0.2 do not have this.
 _NEWEST = f"optimisation.{NEW_SINCE_0_2}"
 
 
 @dataclass
 class RunFile:
-    """What `run.json` says of a run: one entry of `history` per evaluated epoch, 0 first.
+    """Contents of `run.json`: one entry of `history` per evaluated epoch, 0 first.
 
-    `chosen` names the checkpoint of a run that has ended. `begun_with` are the hashes of the inputs
-    outside the folder that determine losses and choice. `steps` are those of the last saved state,
-    `skipped_steps` those of them that were not taken.
+    `chosen` names the checkpoint of a finished run. `begun_with` are the hashes of the inputs
+    outside the folder that determine losses and choice. `steps` is the number of optimizer steps
+    in the last saved state, `skipped_steps` the number of skipped ones.
     """
 
     chosen: str | None
@@ -70,19 +70,19 @@ class RunFile:
         """Read a run's file. Raises `InputError` if there is none, or it is damaged."""
         file = run / RUN_FILE
         if not file.exists():
-            raise InputError(file, reason="is missing: without its history no epoch can be chosen")
+            raise InputError(file, reason="is missing, and without it no epoch can be chosen")
         return validated(cls, read_json(file), file)
 
 
 @dataclass
 class RunFolder:
-    """Locate a run's files, and keep what it writes into `run.json`.
+    """Locate a run's files, and keep the contents of `run.json`.
 
-    `find` only looks; `begin` makes the folder, once all else is known to be right. A folder
-    is locked from either until `release`. `config` are the settings that the run records, with the
-    share of seen papers' claims in val: a run that goes on keeps the one that it began with,
-    whatever it is to choose by now. `mined` is the file of the negatives that are trained on.
-    `damaged` says that the newest saved state cannot be read.
+    `find` changes nothing; `begin` makes the folder, once all inputs are checked. A folder is
+    locked from either call until `release`. `config` has the settings that the run records, with
+    the share of seen papers' claims in val: a resumed run keeps the share that it began with,
+    whatever its rule of choice is now. `mined` is the file of the training negatives. `damaged`:
+    the newest saved state cannot be read.
     """
 
     path: Path
@@ -101,11 +101,11 @@ class RunFolder:
 
     @classmethod
     def find(cls, config: RunConfig, *, lock: bool = True) -> RunFolder:
-        """Look for the run to continue or replace, or the place of a new one; change nothing.
+        """Find the run to continue or replace, or the folder of a new one; change nothing.
 
-        Raises `UserError` for a folder that is not ours, in use, or holds a run that is neither
-        resumed nor replaced, and `ConfigError` naming the key when a resumed run was begun with
-        another value.
+        Raises `UserError` if the folder is not ours, is in use, or has a run that is neither
+        resumed nor replaced, and `ConfigError` with the key if a resumed run began with another
+        value.
         """
         path, exists = config.out, is_run(config.out)
         resumes, replaces = exists and config.resume, exists and config.overwrite
@@ -116,7 +116,7 @@ class RunFolder:
             _require_free(path, config)
             return run
         if exists and not (config.resume or config.overwrite):
-            raise UserError(f"{path}: holds a run; add --resume, --overwrite or another --out")
+            raise UserError(f"{path}: has a run; add --resume, --overwrite or another --out")
         if lock:
             run.lock = FolderLock(folder)
         try:
@@ -131,14 +131,14 @@ class RunFolder:
         return run
 
     def _continue(self, config: RunConfig) -> None:
-        """Read what the run has done, and check that it goes on with the settings it began with."""
+        """Read the run's history, and check that it continues with the same settings."""
         begun, wanted = run_settings(self.path), as_plain(config)
         losses = begun.pop("losses", None), wanted.pop("losses", None)
         before = _flattened(begun)
         if _NEWEST not in before:
             reason = "is missing, damaged or of an earlier version: the run cannot be resumed"
             raise InputError(
-                self.path / CONFIG_FILE, reason=f"{reason}; begin again with --overwrite"
+                self.path / CONFIG_FILE, reason=f"{reason}; start again with --overwrite"
             )
         settings, defaults = _flattened(wanted), _flattened(as_plain(type(config)()))
         if losses[1] is not None:
@@ -148,19 +148,19 @@ class RunFolder:
             settings[_SEEN_SHARE] = share
             self.config = replace(config, data=replace(config.data, val_seen_share=share))
         for key in sorted(before.keys() | settings.keys()):
-            # A setting that the run's config does not have is newer than the run.
+            # A setting that the run's config lacks is newer than the run.
             old, new = before.get(key, defaults.get(key)), settings.get(key)
             if old != new and key.partition(".")[0] not in _FREE:
                 raise ConfigError(key, new, f"{old!r}, with which the run was begun")
         self.file = RunFile.read(self.path)
         if not self.is_finished:
-            # Those of the state, once it is read.
+            # The state has its own, once it is read.
             self.file.steps, self.file.skipped_steps = None, 0
         if self.is_finished or self.state.is_file():
             self.check_history(0)
 
     def _require_losses(self, before: object, now: object) -> None:
-        """Raise `UserError` for a resumed run with other losses; 1.0 wrote a mapping of them."""
+        """Raise `UserError` if a resumed run has other losses; 1.0 wrote them as a mapping."""
         try:
             differing = list(differing_losses(before, now))
         except ConfigError as error:
@@ -169,26 +169,26 @@ class RunFolder:
             raise ConfigError(key, new, f"{old!r}, with which the run was begun")
 
     def begin(self) -> None:
-        """Make the folder, or clear a killed process's files from it; move a replaced run aside."""
+        """Make the folder, or remove a killed process's files; move a replaced run aside."""
         folder = _resolved(self.path)
         if self.replaces:
             target = put_aside(folder)
             if self.lock is not None:
                 self.lock.path = target / LOCK_FILE
-            print(f"{self.path}: the earlier run is in {target} now", flush=True)
+            print(f"{self.path}: the earlier run is now in {target}", flush=True)
             self.release()
         folder.mkdir(parents=True, exist_ok=True)
         if self.lock is None:
             self.lock = FolderLock(folder)
         if not self.resumes:
             if is_run(folder):
-                raise UserError(f"{self.path}: another process has just made a run here")
+                raise UserError(f"{self.path}: another process has just started a run here")
             write_text(folder / MARKER, f"A training run of Claim2Source {__version__}.\n")
             write_text(folder / CONFIG_FILE, to_yaml(self.config))
         clean_leftovers(folder)
         clean_leftovers(folder / CHECKPOINTS)
         if self.damaged:
-            # The next save must keep this one, not the damaged one.
+            # The next save must keep this state, not the damaged one.
             same_file(previous_state(self.state), self.state)
 
     @property
@@ -197,7 +197,7 @@ class RunFolder:
             return f"stopped at step {self.file.steps}; continue with --resume"
         if self.file.history:
             return "stopped before the first step was saved; continue with --resume"
-        return "stopped before anything was scored; run it again"
+        return "stopped before anything was scored; start it again"
 
     def release(self) -> None:
         if self.lock is not None:
@@ -214,25 +214,25 @@ class RunFolder:
 
     @property
     def is_finished(self) -> bool:
-        """Whether this is a run that has been reported: it keeps no state to train on from."""
+        """Whether the run has been reported, so that it has no state to resume from."""
         return self.resumes and self.file.chosen is not None and not self.has_state
 
     def require_inputs(self, begun_with: dict[str, str | None]) -> None:
-        """Set the inputs of a new run. Raises `UserError` if a resumed one began with others."""
+        """Set the inputs of a new run. Raises `UserError` if a resumed run began with others."""
         for name, sha256 in self.file.begun_with.items():
             if begun_with.get(name) != sha256:
-                reason = f"the {name} is not the one that the run began with"
-                raise UserError(f"{reason}; begin again with --overwrite, or with another --out")
+                reason = f"the {name} has changed since the run began"
+                raise UserError(f"{reason}; start again with --overwrite or another --out")
         self.file.begun_with = begun_with
 
     def remove_states(self) -> None:
-        """Remove what a finished run could be resumed from: twice its weights and optimizer."""
+        """Remove the saved states of a finished run: two copies of weights and optimizer."""
         for path in (previous_state(self.state), self.state):
             path.unlink(missing_ok=True)
 
     @property
     def mined_sha256(self) -> str | None:
-        """Hash the negatives that are trained on, once there are any."""
+        """Hash the training negatives; None before there are any."""
         return file_hash(self.mined) if self.mined.is_file() else None
 
     def checkpoint(self, epoch: int) -> Path:
@@ -250,15 +250,15 @@ class RunFolder:
         return max(among, key=lambda entry: (score(entry), -entry.epoch)).epoch
 
     def check_history(self, epochs_done: int) -> None:
-        """Raise `InputError` if the history lacks an epoch that the saved state is behind."""
+        """Raise `InputError` if the history lacks an epoch before the saved state."""
         recorded = {entry.epoch for entry in self.file.history}
         for epoch in range(epochs_done + 1):
             if epoch not in recorded:
-                reason = f"epoch {epoch} is missing, though the run was trained beyond it"
+                reason = f"epoch {epoch} is missing, but the run was trained beyond it"
                 raise InputError(self.path / RUN_FILE, field="history", reason=reason)
 
     def record(self, entry: Epoch) -> None:
-        """Add an epoch's scores; a repeated epoch replaces its own and later entries."""
+        """Add an epoch's scores; a repeated epoch replaces its own entry and later ones."""
         earlier = [epoch for epoch in self.file.history if epoch.epoch < entry.epoch]
         self.file.history = [*earlier, entry]
         self.write()
@@ -269,9 +269,9 @@ class RunFolder:
         write_json(self.path / RUN_FILE, asdict(self.file))
 
     def prune(self, chosen_epoch: int) -> None:
-        """Delete all checkpoints but those that may yet be chosen.
+        """Delete all checkpoints except those that can still be chosen.
 
-        They are epoch 0, the best trained one, the last one, and `chosen_epoch`.
+        These are epoch 0, the best trained one, the last one and `chosen_epoch`.
         """
         history = self.file.history
         epochs = {0, chosen_epoch, self.best_trained(), history[-1].epoch}
@@ -285,7 +285,7 @@ def previous_state(path: Path) -> Path:
 
 
 def _resolved(path: Path) -> Path:
-    """Follow links, so that they keep pointing to the run when another takes its place."""
+    """Resolve links, so that they still point to the run when another replaces it."""
     try:
         return path.resolve()
     except (OSError, RuntimeError):
@@ -293,7 +293,7 @@ def _resolved(path: Path) -> Path:
 
 
 def _require_free(path: Path, config: RunConfig) -> None:
-    """Raise `UserError` for a run to resume that is not there, and for files that are not ours."""
+    """Raise `UserError` if there is no run to resume, or if files are not ours."""
     if config.resume:
         raise UserError(f"{path}: no run to resume here")
     for file in path.iterdir() if path.exists() else ():
@@ -309,11 +309,11 @@ def _refuse_inputs_within(folder: Path, settings: Mapping[str, object]) -> None:
             if not isinstance(name, str) or not os.path.exists(name):
                 continue
             if Path(name).resolve().is_relative_to(folder):
-                raise ConfigError(key, name, "a place outside the run that is replaced")
+                raise ConfigError(key, name, "a path outside the run that is replaced")
 
 
 def _named_settings(config: RunConfig) -> dict[str, object]:
-    """Return all settings by their keys, those of losses too."""
+    """Return all settings by their keys, including those of losses."""
     settings = as_plain(config)
     losses: dict[str, object] = {}
     for loss in settings.get("losses", ()):

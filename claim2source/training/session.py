@@ -1,4 +1,4 @@
-"""Join a training's processes, lock its folder, logs and signals, and read its saved state."""
+"""Open a training run: processes, locked folder, logs, signals and saved state."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from claim2source.training.run_folder import RunFolder
 
 log = logging.getLogger(__name__)
 
-# The name that Lightning's own logger gives it: a resumed run's curves go on.
+# The step's name in Lightning's own logger, so that a resumed run's curves continue.
 _STEP = "trainer/global_step"
 
 
 class RunLog(CSVLogger):
-    """Log a run's numbers to a CSV file, and these with tables to a page in W&B.
+    """Log a run's numbers to a CSV file, and numbers and tables to a W&B run.
 
-    A resumed run gets a CSV file named by its first step; its page goes on. W&B never stops the
-    training.
+    A resumed run gets a CSV file named by its first step and continues its W&B run. Errors of W&B
+    never stop training.
     """
 
     def __init__(self, run: RunFolder, page: Tracker | None) -> None:
@@ -47,7 +47,7 @@ class RunLog(CSVLogger):
 
     @classmethod
     def open(cls, run: RunFolder, mode: Tracking) -> RunLog:
-        """Open the run's page, if W&B is on; the CSV file is made when first written to."""
+        """Open the W&B run, if W&B is on; the CSV file is made when first written to."""
         config = run.config.wandb
         if mode == "off":
             return cls(run, None)
@@ -76,17 +76,17 @@ class RunLog(CSVLogger):
             self.page.log({key: as_wandb(table)})
 
     def close(self) -> None:
-        """Close the page; later evaluations are W&B runs of their own."""
+        """Close the W&B run; later evaluations are separate W&B runs."""
         if self.page is not None:
             self.page.close()
 
 
 @dataclass
 class Session:
-    """Training's processes, folder, signals and store, before anything is loaded.
+    """Processes, folder, signals and store of a run, before anything is loaded.
 
-    `state` is what a stopped run is resumed from, once it is read; `device` is the config's.
-    With `has_own_callbacks` their monitors are checked once they are made.
+    `state` is the state that a stopped run resumes from, once it is read; `device` is the
+    config's. With `has_own_callbacks` the callbacks' monitors are checked once they are made.
     """
 
     world: World
@@ -100,7 +100,7 @@ class Session:
 
     @cached_property
     def logs(self) -> RunLog:
-        """Open the run's logs, in the first process and once its state is read."""
+        """Open the run's logs, only in the first process and after its state is read."""
         return RunLog.open(self.run, self.tracking)
 
     def on_all_ranks(self) -> AbstractContextManager[None]:
@@ -108,35 +108,35 @@ class Session:
         return synchronised(self.world)
 
     def begin(self) -> None:
-        """Make the run's folder, once all is known to be right."""
+        """Make the run's folder, once all inputs are checked."""
         with self.on_all_ranks():
             if self.world.is_first:
                 self.run.begin()
 
     def read_state(self) -> None:
-        """Read the state to resume from, if any: none if the run is new, or finished.
+        """Read the state to resume from; a new or finished run has none.
 
-        Raises `UserError` for a state that cannot be read, or of another number of processes.
+        Raises `UserError` for a state that cannot be read, or has another number of processes.
         """
         run, first = self.run, self.world.is_first
         if not run.config.resume:
             return
         if run.is_finished:
             if first:
-                say(f"{run.path}: the run is finished: nothing is trained, it is reported again")
+                say(f"{run.path}: the run is finished; only its report is written again")
             return
         if not run.has_state:
             if first:
-                log.warning("%s: nothing was saved yet; the run begins again", run.path)
+                log.warning("%s: no state was saved yet; the run starts again", run.path)
             return
         state, damage = TrainingState.newest(run.state)
         run.damaged, run.file.steps = damage is not None, state.steps_done
         run.file.skipped_steps = skipped_steps(state.losses)
         if damage is not None and first:
-            log.warning("%s; going on from the state before it, step %d", damage, state.steps_done)
+            log.warning("%s; using the previous state, step %d", damage, state.steps_done)
         if state.world_size != self.world.size:
             raise UserError(
-                f"the run was begun with {state.world_size} processes, not {self.world.size}: "
+                f"the run began with {state.world_size} processes, not {self.world.size}: "
                 "batches would differ"
             )
         self.state = state
@@ -146,7 +146,7 @@ class Session:
 def open_session(inputs: RetrieverInputs | RerankerInputs) -> Iterator[Session]:
     """Join the launch's processes, and free the run's folder at the end; nothing is written.
 
-    A signal ends the body with `Stopped`, which says how the run goes on.
+    A signal ends the body with `Stopped`, which tells how to continue the run.
     """
     place = inputs.place
     config, world, run = place.config, place.world, place.run
@@ -170,12 +170,12 @@ def open_session(inputs: RetrieverInputs | RerankerInputs) -> Iterator[Session]:
 
 @contextmanager
 def _stopping(session: Session) -> Iterator[None]:
-    """End the body with how the run goes on, if a signal stops it."""
+    """Replace a signal's `Stopped` by one that tells how to continue the run."""
     stop = session.stop
     try:
         yield
     except (Stopped, RuntimeError) as error:
-        # Where one process stops first, the others' exchange with it fails.
+        # If one process stops first, the others' communication with it fails.
         if stop.received is None and not isinstance(error, Stopped):
             raise
         signal = error.signal if isinstance(error, Stopped) else stop.received

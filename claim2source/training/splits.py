@@ -1,4 +1,4 @@
-"""Load a training's splits, carve val out of train, and read what the losses learn from."""
+"""Load a run's splits, carve val out of train, and read the losses' inputs."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Splits to train on, to choose on and to report on, and what else a training reads.
+    """Splits for training, choosing and reporting, and a run's other inputs.
 
     `mined` are the rows of the user's file of negatives, unless the run has its own copy; `teacher`
-    has the scores that losses learn from.
+    has the scores for distillation.
     """
 
     settings: DataConfig
@@ -53,7 +53,7 @@ class TrainingData:
 
     @property
     def val_parts(self) -> tuple[str, ...]:
-        """Name the parts of val that are scored apart: none if it has claims of one alone."""
+        """Return the names of val's parts that get their own scores: none if it has only one."""
         trained = self.selection.train.golds
         seen = {not trained.isdisjoint(claim.golds) for claim in self.val.claims if claim.golds}
         return (SEEN, UNSEEN) if len(seen) == 2 else ()
@@ -62,8 +62,8 @@ class TrainingData:
 def load_data(losses: Losses, run: RunFolder) -> TrainingData:
     """Load the splits, carve val out of train, and read the teacher's scores.
 
-    Raises `ConfigError` if a loss needs what the claims do not have, `InputError` for a
-    teacher's run or mined negatives that do not fit the claims.
+    Raises `ConfigError` if the claims lack an input of a loss, `InputError` if a teacher's run or
+    mined negatives do not fit the claims.
     """
     data = load_splits(run)
     _require_translations(losses, data.train)
@@ -75,7 +75,7 @@ def _require_translations(losses: Losses, train: Dataset) -> None:
     if any(claim.lang != "en" and claim.translation for claim in train.claims):
         return
     for name, loss in losses.needing("translations").items():
-        allowed = "0: no training claim has a translation to agree with"
+        allowed = "0, because no training claim has a translation"
         raise ConfigError(f"losses.{name}.weight", loss.weight, allowed)
 
 
@@ -89,9 +89,9 @@ def _require_languages(losses: Losses, train: Dataset) -> None:
 
 
 def _read_teacher(losses: Losses, train: Dataset) -> Teacher | None:
-    """Read the scores that losses learn from: `scores` names their run.
+    """Read the teacher's scores from the run that the losses' `scores` names.
 
-    They are divided by their spread in a claim if `temperature` is none.
+    They are divided by their spread within a claim if `temperature` is none.
     """
     needing = losses.needing("teacher_scores")
     if not needing:
@@ -103,7 +103,7 @@ def _read_teacher(losses: Losses, train: Dataset) -> Teacher | None:
         raise ConfigError(f"losses.{first}.scores", scores, allowed)
     divided = [name for name, loss in needing.items() if getattr(loss, "temperature", 1.0) is None]
     if divided and len(divided) < len(needing):
-        allowed = "a number, as of the other losses that read these scores"
+        allowed = "a number, like the other losses that use these scores"
         raise ConfigError(f"losses.{divided[0]}.temperature", None, allowed)
     temperature = None if divided else 1.0
     return read_teacher(Path(scores), train, temperature, f"losses.{first}.scores")
@@ -112,8 +112,8 @@ def _read_teacher(losses: Losses, train: Dataset) -> Teacher | None:
 def load_splits(run: RunFolder) -> TrainingData:
     """Load the splits and carve val out of train.
 
-    A file of mined negatives is read too, so that its errors come before any encoding; a resumed
-    run has its own copy.
+    A file of mined negatives is also read, to report its errors before encoding; a resumed run has
+    its own copy.
     """
     config, data = run.config, run.config.data
     load_split = partial(load_judged, data.dataset, lenient=data.lenient)
@@ -124,10 +124,10 @@ def load_splits(run: RunFolder) -> TrainingData:
     carved = carve(full, *shares)
     train = carved.train
     if not carved.val.golds:
-        raise UserError(f"{data.dataset}: no claim of val has a gold to choose by")
+        raise UserError(f"{data.dataset}: no claim of val has a gold, so nothing can be chosen")
     if data.limit is not None:
         train = train.with_claims(train.claims[: data.limit])
-    # Another claim of the same text, as mixed data sets may have: val would know its answer.
+    # Mixed data sets may have two claims with the same text: val's golds would be trained on.
     unknown = carved.unknown_to(TrainedOn.on(train.claims), "are trained on as other claims")
     if unknown is not carved:
         log.warning("%s: val is %s", data.dataset, unknown.note)
@@ -141,10 +141,10 @@ def load_splits(run: RunFolder) -> TrainingData:
 def load_judged(
     folder: str, split: str, languages: Sequence[str] | None, *, lenient: bool = False
 ) -> Dataset:
-    """Load a split in some languages. Raises `InputError` if no claim of it has a gold."""
+    """Load a split in some languages. Raises `InputError` if none of its claims has a gold."""
     dataset = load(folder, split, languages, lenient=lenient)
     if not dataset.golds:
-        reason = f"no claim of {split!r} has a gold: qrels/{split}.tsv has none, or is not there"
+        reason = f"no claim of {split!r} has a gold: qrels/{split}.tsv is empty or missing"
         if languages is not None:
             reason += f" (languages: {', '.join(languages)})"
         raise InputError(dataset_folder(folder), field="split", reason=reason)
@@ -152,7 +152,7 @@ def load_judged(
 
 
 def _require_apart(full: Dataset, report: Dataset) -> None:
-    """Raise `ConfigError` if a claim that is reported on is one to train on."""
+    """Raise `ConfigError` if a claim of the report split is also a training claim."""
     trained = {claim.id for claim in full.claims}
     shared = [claim.id for claim in report.claims if claim.id in trained]
     if shared:
@@ -166,9 +166,9 @@ def _require_apart(full: Dataset, report: Dataset) -> None:
 def require_new_val(
     models: Mapping[str, str], data: TrainingData, *, downloaded: bool = False
 ) -> None:
-    """Raise `ConfigError` if a model was trained on claims of val; `models` are named by key.
+    """Raise `ConfigError` if a model was trained on claims of val; `models` maps keys to names.
 
-    Folders are asked, or with `downloaded` the hub's models, whose files are here by then.
+    Checks folders, or with `downloaded` the hub's models, once they are downloaded.
     """
     for key, name in models.items():
         if checkpoint_folder(name).exists() is not downloaded:
@@ -176,7 +176,7 @@ def require_new_val(
 
 
 def users_negatives(data: TrainingData, run: RunFolder) -> list[MinedRow]:
-    """Return the rows of the user's file; a run that is resumed before its first save reads it."""
+    """Return the rows of the user's file, also for a run resumed before its first save."""
     if data.mined is not None:
         return data.mined
     assert run.config.mined is not None
@@ -186,9 +186,9 @@ def users_negatives(data: TrainingData, run: RunFolder) -> list[MinedRow]:
 def unused_data(
     recipe: RetrieverRecipe, train: Dataset, mined: Path | None, pairs: int
 ) -> list[str]:
-    """List translations that are missing, training pairs and teacher's scores that are not used.
+    """List missing translations, and training pairs and teacher's scores that are not used.
 
-    `pairs` are trained on.
+    `pairs` are the training pairs.
     """
     form = recipe.rendering.claims
     if form == "original" and recipe.losses.needing("translations"):

@@ -14,14 +14,14 @@ from claim2source.models.layers import linear_layers
 from claim2source.training.config import TrainingRecipe
 
 KEY = "lora.targets"
-# Layers whose deltas are products B A, which exports and sums of checkpoints add up.
+# Layers whose deltas are products B A, which exports and sums of checkpoints can add.
 _ADAPTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, Conv1D)
 
 
 def check_targets(model: Any, recipe: TrainingRecipe, output: Callable[[], Tensor]) -> None:
-    """Raise `ConfigError` for a target that gets no adapter, one in vain, or one that is not kept.
+    """Raise `ConfigError` for a target whose adapter is impossible, unused or not exported.
 
-    `output` runs the model on a short text: a layer without influence on it is not trained.
+    `output` runs the model on a short text: a layer without influence on it would not be trained.
     """
     if recipe.tuning == "full" or not recipe.lora.targets:
         return
@@ -35,7 +35,7 @@ def check_targets(model: Any, recipe: TrainingRecipe, output: Callable[[], Tenso
     used = _find_used(layers.values(), output)
     for name, found in layers.items():
         if used.isdisjoint(found):
-            reason = "it has no part in this model's output here, so it would not be trained"
+            reason = "this model's output does not depend on it, so it would not be trained"
             raise ConfigError(KEY, name, f"{allowed} ({reason})")
 
 
@@ -44,7 +44,7 @@ def _linear_names(model: nn.Module) -> list[str]:
 
 
 def _find_layers(model: nn.Module, name: str) -> dict[str, nn.Module]:
-    """Find the layers that a target names, as peft does: by the path, or its end."""
+    """Find the layers of a target as peft does: by the path or its end."""
     found = {}
     for path, layer in model.named_modules():
         if path == name or path.endswith(f".{name}"):
@@ -57,14 +57,14 @@ def _check_kind(name: str, layer: nn.Module, allowed: str) -> None:
         return
     reason = f"{type(layer).__name__} layers get no adapter"
     if isinstance(layer, nn.Embedding):
-        reason = "an adapter of embeddings is neither exported over tied weights nor summed"
+        reason = "adapters of embeddings cannot be summed, or exported with tied weights"
     raise ConfigError(KEY, name, f"{allowed} ({reason})")
 
 
 def _find_used(
     targets: Iterable[Mapping[str, nn.Module]], output: Callable[[], Tensor]
 ) -> set[str]:
-    """Find the paths of the layers that the output depends on: those with a gradient."""
+    """Find the paths of the layers that the output depends on, by their gradient."""
     probes: dict[str, Tensor] = {}
     handles = []
     for found in targets:
@@ -84,7 +84,7 @@ def _find_used(
 
 
 class _Probe:
-    """Add 0 to a layer's output, as a tensor whose gradient shows whether that is used."""
+    """Add a zero tensor to a layer's output; its gradient shows whether the output is used."""
 
     def __init__(self, path: str, probes: dict[str, Tensor]) -> None:
         self.path, self.probes = path, probes

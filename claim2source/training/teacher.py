@@ -1,4 +1,4 @@
-"""Make a base's or a teacher's vectors of the training texts."""
+"""Encode the training texts with the base or a teacher."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 # Id of a claim or source -> its vector [dimensions].
 Vectors = Mapping[str, np.ndarray]
-# A shorter sentence is mostly a heading: "Methods."
+# Shorter sentences are mostly headings: "Methods."
 _FEWEST_WORDS = 4
 
 
 @dataclass(frozen=True, eq=False)
 class BaseVectors:
-    """Base model's, or a teacher's, vectors of the training texts, by id."""
+    """Vectors of the training texts by the base model or a teacher, by id."""
 
     claim_vectors: Vectors
     source_vectors: Vectors
@@ -78,7 +78,7 @@ class BaseVectors:
 
 
 def pool_texts(sources: Sequence[Source], limit: int | None, seed: int) -> list[str]:
-    """List the papers' titles and sentences, each once; of many `limit`, drawn."""
+    """List the papers' distinct titles and sentences, at most `limit`, drawn at random."""
     pooled = [source.title.strip() for source in sources]
     sentences = (text for source in sources for text in split_sentences(source.abstract))
     pooled += [text for text in sentences if len(text.split()) >= _FEWEST_WORDS]
@@ -90,10 +90,9 @@ def pool_texts(sources: Sequence[Source], limit: int | None, seed: int) -> list[
 
 @dataclass(frozen=True, eq=False)
 class AlignedTexts:
-    """Texts without labels, as the student reads them, and the teacher's vectors of them.
+    """Texts without labels, tokenised for the student, and the teacher's vectors of them.
 
-    Both read them as claims. `size` of them go to each batch, with its claims; every epoch begins
-    a new order.
+    Both encode them as claims. Each batch gets `size` of them; every epoch has a new order.
     """
 
     texts: Sequence[str]
@@ -103,7 +102,7 @@ class AlignedTexts:
     size: int = 64
 
     def batch(self, epoch: int, index: int) -> tuple[list[Tokens], Tensor]:
-        """Take the texts of the epoch's batch `index`, and their vectors [texts, dimensions]."""
+        """Return the texts of the epoch's batch `index`, and their vectors [texts, dimensions]."""
         if not (size := min(self.size, len(self.texts))):
             return [], torch.from_numpy(self.vectors)
         order = np.random.default_rng((self.seed, epoch)).permutation(len(self.texts))
@@ -137,10 +136,11 @@ class SourceTeacher:
         untrained: Identity,
         folder: Path | None,
     ) -> None:
-        """Encode claims, sources and texts without labels: `base`, and `aligned` if it is on.
+        """Encode claims, sources and texts without labels: `base`, and `aligned` if it is used.
 
-        Where training begins, the projection is fitted too, or taken from the checkpoint of epoch
-        0 in `folder`; `untrained` identifies the student's base. None: the saved state has it.
+        A new run also fits the projection, or loads it from the checkpoint of epoch 0 in `folder`;
+        `untrained` identifies the student's base. If it is None, the saved state has the
+        projection.
         """
         recipe, losses = self.recipe, self.recipe.losses
         student, encoder, is_first = self.student, self.encoder, world.is_first
@@ -173,14 +173,14 @@ class SourceTeacher:
 
 
 def load_teacher(recipe: RetrieverRecipe, student: Encoder, device: str | None) -> SourceTeacher:
-    """Load the teacher, and give `student` a projection into its space.
+    """Load the teacher, and add a projection into its space to `student`.
 
-    From here on the student's `source_encoder` is the teacher's. Raises `UserError` if the
-    teacher cannot be loaded, or reads sources otherwise.
+    The student's `source_encoder` is then the teacher's. Raises `UserError` if the teacher cannot
+    be loaded, or renders sources differently.
     """
     assert recipe.teacher is not None
     if student.settings.truncate_dim is not None:
-        allowed = "none, nor in the model's folder: a student's vectors have its teacher's length"
+        allowed = "none, also in the model's folder: a student has its teacher's dimensions"
         raise ConfigError("model.truncate_dim", student.settings.truncate_dim, allowed)
     resolved = resolve(ModelConfig(recipe.teacher.name), device)
     resolved.rendering_for(recipe.rendering)

@@ -34,7 +34,7 @@ class Teacher:
         """Describe how many training claims are scored, and the divisor of the scores."""
         sentence = f"the teacher scores {len(self.scores)} of {self.claims} training claims"
         if self.spread is not None:
-            sentence += f"; its scores are divided by {self.spread:.4g}, their spread in a claim"
+            sentence += f"; its scores are divided by their spread in a claim, {self.spread:.4g}"
         return [sentence]
 
 
@@ -43,9 +43,9 @@ def read_teacher(
 ) -> Teacher:
     """Read a teacher's scores of training claims, divided by their spread without a temperature.
 
-    The run, a file or every `.trec` of a folder, may be any system's; other claims of it are
-    ignored. Raises `InputError`, which names the `key`, if there is no file, or it has none of
-    the claims, names a source that the data set does not have, or scores a claim in two files.
+    The run, a file or every `.trec` of a folder, may come from any system; its other claims are
+    ignored. Raises `InputError` with the `key` if there is no file, or if it has none of the
+    claims, names a source that the data set does not have, or scores a claim in two files.
     """
     files = _run_files(path, key)
     scores = _scores_in(files, train)
@@ -64,7 +64,7 @@ def read_teacher(
 
 
 def _run_files(path: Path, key: str) -> list[Path]:
-    """List the run that is named, or those of the folder. Raises `InputError` if there is none."""
+    """List the run file, or the run files of a folder. Raises `InputError` if there is none."""
     if not path.is_dir():
         if not path.is_file():
             raise InputError(path, field=key, reason="no such file")
@@ -73,7 +73,7 @@ def _run_files(path: Path, key: str) -> list[Path]:
     if not files:
         names = sorted(file.name for file in path.iterdir())[:3]
         holds = f"holds {', '.join(names)} .." if names else "is empty"
-        reason = f"looked for files NAME.trec (TREC runs, not compressed); this folder {holds}"
+        reason = f"no NAME.trec (uncompressed TREC runs); this folder {holds}"
         raise InputError(path, field=key, reason=reason)
     if not files[0].is_file():
         raise InputError(path, field=key, reason="no such file")
@@ -81,7 +81,7 @@ def _run_files(path: Path, key: str) -> list[Path]:
 
 
 def _scores_in(files: Sequence[Path], train: Dataset) -> dict[str, Mapping[str, float]]:
-    """Read the scores of training claims: each claim from one file, sources of the data set."""
+    """Read the scores of training claims, each claim from one file, for the data set's sources."""
     source_ids = {source.id for source in train.sources}
     golds = {claim.id: claim.golds for claim in train.claims}
     scores: dict[str, Mapping[str, float]] = {}
@@ -111,10 +111,10 @@ def _mean_spread(scores: Mapping[str, Mapping[str, float]]) -> float:
 
 
 def teachers_rows(teacher: Teacher, train: Dataset, config: MiningConfig) -> list[MinedRow]:
-    """Pair claims with their golds and with the teacher's candidates, its highest first.
+    """Pair claims with their golds and with the teacher's candidates, highest score first.
 
-    Of its ranks `first_rank` to `last_rank`, golds left out, the first `hard` that are in the
-    pool. A claim that it does not score gets none.
+    The candidates are the first `hard` sources in the pool among its ranks `first_rank` to
+    `last_rank`, without golds. A claim without scores gets none.
     """
     golds, rows = train.golds, []
     for claim in train.claims:

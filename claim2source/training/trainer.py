@@ -1,4 +1,4 @@
-"""Make the arguments of Lightning's trainer of the `trainer:` settings of a config."""
+"""Make the arguments of Lightning's trainer from a config's `trainer:` settings."""
 
 from __future__ import annotations
 
@@ -7,55 +7,55 @@ from typing import Any, get_type_hints
 
 from claim2source.core.errors import ConfigError, did_you_mean
 
-# What YAML holds.
+# Values of YAML.
 _Value = bool | int | float | str | list | dict | None  # type: ignore[type-arg]
 TrainerSettings = dict[str, _Value]
 
-_LAUNCHER = "the launcher's options (accelerate launch) say it"
-_VAL = "val is ranked as a whole at every epoch's end, not in batches"
-# Argument of pl.Trainer that would contradict the run -> why.
+_LAUNCHER = "the launcher's options (accelerate launch) set it"
+_VAL = "all of val is ranked at every epoch's end, not in batches"
+# Argument of pl.Trainer that would contradict the run -> reason.
 REFUSED = {
-    "accelerator": "the key `device` says it",
+    "accelerator": "the key `device` sets it",
     "devices": _LAUNCHER,
     "num_nodes": _LAUNCHER,
-    "precision": "the key `optimisation.precision` says it",
-    "max_epochs": "the key `optimisation.epochs` says it",
-    "accumulate_grad_batches": "the key `optimisation.accumulation` says it",
-    "gradient_clip_val": "the key `optimisation.max_grad_norm` says it",
+    "precision": "the key `optimisation.precision` sets it",
+    "max_epochs": "the key `optimisation.epochs` sets it",
+    "accumulate_grad_batches": "the key `optimisation.accumulation` sets it",
+    "gradient_clip_val": "the key `optimisation.max_grad_norm` sets it",
     "gradient_clip_algorithm": "gradients are clipped by `optimisation.max_grad_norm`",
     "log_every_n_steps": "the run logs every step",
     "logger": "the run logs to CSV, and to W&B by the key `wandb.mode`",
-    "default_root_dir": "the key `out` says it",
-    "enable_checkpointing": "a run can neither be resumed nor choose without its checkpoints",
+    "default_root_dir": "the key `out` sets it",
+    "enable_checkpointing": "without checkpoints a run can neither resume nor choose",
     "enable_progress_bar": "the run shows its own progress",
     "barebones": "a run needs its logs and callbacks",
-    "use_distributed_sampler": "batches are dealt to processes so that no paper meets itself",
+    "use_distributed_sampler": "the run deals batches so that none has a paper twice",
     "reload_dataloaders_every_n_epochs": "the batches of all epochs are planned",
     "num_sanity_val_steps": _VAL,
     "limit_val_batches": _VAL,
     "val_check_interval": _VAL,
     "check_val_every_n_epoch": _VAL,
-    "limit_test_batches": "`data.report_split` is ranked as a whole at the end",
-    "limit_predict_batches": "a run predicts nothing",
+    "limit_test_batches": "all of `data.report_split` is ranked at the end",
+    "limit_predict_batches": "a run makes no predictions",
 }
 _EPOCHS = "the trained weights are scored and saved; train/merge.py averages epochs"
-# Classes of Lightning's callbacks and plugins that would change a run behind these arguments, with
-# all that derive from them -> why.
+# Lightning's callbacks and plugins that would bypass these arguments, including their subclasses
+# -> reason.
 _BACK_DOORS = {
     "GradientAccumulationScheduler": REFUSED["accumulate_grad_batches"],
-    "BatchSizeFinder": "the key `optimisation.batch_size` says it",
-    "LearningRateFinder": "the key `optimisation.learning_rate` says it",
+    "BatchSizeFinder": "the key `optimisation.batch_size` sets it",
+    "LearningRateFinder": "the key `optimisation.learning_rate` sets it",
     "StochasticWeightAveraging": _EPOCHS,
     "WeightAveraging": _EPOCHS,
     "BaseFinetuning": "the keys `tuning` and `optimisation.train_layers` set the trained weights",
-    "ModelPruning": "the key `tuning` says which weights are trained, and none are removed",
+    "ModelPruning": "the key `tuning` sets which weights are trained, and none are removed",
     "Checkpoint": "the keys `keep` and `optimisation.save_every` set the saved checkpoints",
     "SpikeDetection": "steps that are not finite are skipped; `optimisation.max_grad_norm` clips",
     "ThroughputMonitor": "the run logs them at every step",
     "ProgressBar": REFUSED["enable_progress_bar"],
     "BasePredictionWriter": REFUSED["limit_predict_batches"],
     "Precision": REFUSED["precision"],
-    "CheckpointIO": "the run writes its state; the key `optimisation.save_every` says how often",
+    "CheckpointIO": "the run writes its state; the key `optimisation.save_every` sets how often",
     "ClusterEnvironment": _LAUNCHER,
 }
 
@@ -70,8 +70,8 @@ def check_names(settings: Mapping[str, _Value]) -> None:
 def trainer_arguments(settings: Mapping[str, _Value]) -> dict[str, Any]:
     """Make the arguments of `pl.Trainer`: classes by their paths, with their `init_args`.
 
-    They are written as LightningCLI takes them. Raises `ConfigError` for an argument that the
-    Trainer does not have, a value of another type, and a class that cannot be made.
+    The format is LightningCLI's. Raises `ConfigError` for an argument that the Trainer does not
+    have, a value of a wrong type, and a class that cannot be made.
     """
     import pytorch_lightning as pl
     from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -89,7 +89,7 @@ def trainer_arguments(settings: Mapping[str, _Value]) -> dict[str, Any]:
         try:
             arguments[name] = instances(value)
             TypeAdapter(hints[name], config=loose).validate_python(arguments[name], strict=True)
-        except Exception as error:  # a user's module, or a class that is made, may raise anything
+        except Exception as error:  # a user's module or class may raise anything
             first = error.errors()[0] if isinstance(error, ValidationError) else None
             text = first["msg"] if first else str(error) or type(error).__name__
             reason = " ".join(text.split())
@@ -98,7 +98,7 @@ def trainer_arguments(settings: Mapping[str, _Value]) -> dict[str, Any]:
         parts = arguments.get(name) or []
         for part in parts if isinstance(parts, list) else [parts]:
             _check_part(name, part)
-    # A strategy may bring such parts along.
+    # A strategy may contain such parts.
     strategy = arguments.get("strategy")
     for part in ("_precision_plugin", "_checkpoint_io"):
         _check_part("strategy", getattr(strategy, part, None))

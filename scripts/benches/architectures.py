@@ -1,9 +1,8 @@
 """Compare encoding and a training step with sentence-transformers, by architecture.
 
-Models have random weights of one size, the tokenizer of MiniLM and one length; both sides have the
-same texts and threads, in turn, and their vectors agree (1e-4). A step is forward and backward of
-16 claims and their documents, over all weights. `ratio` is the peer's time divided by ours, over
-all that is measured.
+Models have random weights of one size, MiniLM's tokenizer and one length. Both sides run in turn on
+the same texts and threads, and their vectors agree (1e-4). A step is a forward and backward pass of
+16 claims and their documents, over all weights. `ratio` is the peer's total time divided by ours.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from scripts.benches import common
 from scripts.benches.common import DataBench, Measured, Watch
 
 STEP = 16
-# Numbers of a head; three heads of queries share one of keys.
+# Size of a head; three heads of queries share one of keys.
 HEAD, SHARED = 32, 3
 _DECODER: dict[str, Any] = {"head_dim": HEAD, "pad_token_id": 0}
 _GEMMA: dict[str, Any] = {**_DECODER, "query_pre_attn_scalar": HEAD}
-# Name -> transformers' class, what its config says besides sizes, pooling.
+# Name -> transformers' class, config values besides sizes, pooling.
 MODELS: dict[str, tuple[str, dict[str, Any], Pooling]] = {
     "BERT": ("Bert", {}, "mean"),
     "XLM-R": ("XLMRoberta", {"type_vocab_size": 1}, "mean"),
@@ -46,8 +45,8 @@ class Config(DataBench):
     """Settings of `scripts/bench.py architectures`.
 
     Args:
-        documents: sources drawn, beside the `claims`.
-        width: numbers of a token's vector.
+        documents: number of sources to draw, besides the `claims`.
+        width: size of a token's vector.
     """
 
     documents: Number = 48
@@ -141,7 +140,7 @@ class _Pair:
 
     def peer_step(self, claims: list[str], documents: list[str]) -> None:
         halves: list[Tensor] = []
-        for texts in (claims, documents):  # as its trainer does, a side at a time
+        for texts in (claims, documents):  # one side at a time, like its trainer
             features = self.peer.preprocess(texts)
             halves.append(self.peer(features)["sentence_embedding"])
         _step(torch.cat(halves), self.peer)

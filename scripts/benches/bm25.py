@@ -1,9 +1,9 @@
 """Compare BM25 with rank_bm25: index documents, then search claims at depth 100, from plain text.
 
-Both sides split texts at white space and use the same formula; that their scores agree is checked
-first. rank_bm25 searches a sample of the claims, and its time for all of them is extrapolated.
-`ratio` is its time divided by ours, indexing and searching together; `terms_ratio` is that of our
-default analysis (stop words and stemmer).
+Both sides split texts at white space and use the same formula; the case first checks that their
+scores agree. rank_bm25 searches a sample of the claims, and its time is extrapolated to all.
+`ratio` is its time divided by ours, for indexing and searching together; `terms_ratio` is that for
+our default analysis (stop words and stemmer).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Measure peak memory of a training step as the batch grows 8-fold: chunked (GradCache) and plain.
 
-A step is a forward and backward pass as the trainer makes it and one of AdamW, in a process of its
-own: claims and sources of 64 tokens, all-MiniLM-L6-v2, every weight trained. `ratio` is the memory
-that the plain step adds, divided by what the chunked step adds, both with the small batch.
+A step is the trainer's forward and backward pass and a step of AdamW, in its own process: claims
+and sources of 64 tokens, all-MiniLM-L6-v2, every weight trained. `ratio` is the memory that the
+plain step adds, divided by what the chunked step adds, both with the small batch.
 `growth_ratio` is the chunked step's peak with the large batch divided by that with the small one;
 `growth_above_start_ratio` is the same for the memory that the step adds.
 """
@@ -52,7 +52,7 @@ def run(config: Config) -> Measured:
         by_kind[name] = np.array([job.result() for job in jobs]).T
     peak = {name: peaks for name, (peaks, _, _) in by_kind.items()}
     added = {name: peaks - before for name, (peaks, before, _) in by_kind.items()}
-    # Dropout falls alike on both: the chunks are the same.
+    # Dropout is the same on both sides, because the chunks are.
     common.largest_difference(by_kind["chunked"][2], by_kind["plain"][2], 3e-4, "losses of chunks")
     chunked = np.maximum(added["chunked"], 0.1)  # a step that adds nothing measurable
     return {
@@ -68,7 +68,7 @@ def step(
     batch: int,
     chunked: bool,
 ) -> tuple[float, float, float]:
-    """Take a training step in this process; give peak memory in MiB, that before, and the loss."""
+    """Take a training step in this process; return its peak MiB, the MiB before, and the loss."""
     import torch
 
     from claim2source.models import ModelConfig, Tokens, resolve

@@ -18,7 +18,7 @@ from claim2source.data.loading import load
 from claim2source.text import Rendering
 
 Clock = Literal["wall", "cpu"]
-# What a case prints as JSON, `ratio` first.
+# Result of a case, printed as JSON, `ratio` first.
 Measured = dict[str, object]
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 SEED = 13
@@ -29,9 +29,8 @@ class Bench(Settings):
     """Settings of every case.
 
     Args:
-        repeats: repeats of everything, the sides in turn.
-        clock: of seconds: `wall`, or on a busy machine `cpu`, what all threads of this process
-            compute.
+        repeats: number of repeats, in which the sides run in turn.
+        clock: `wall` time, or on a busy machine `cpu` time of all threads of this process.
     """
 
     repeats: Repeats = 5
@@ -44,7 +43,7 @@ class DataBench(Bench):
 
     Args:
         dataset: name or folder of a data set.
-        split: split whose claims are read.
+        split: split of the claims.
     """
 
     dataset: str = "ct25"
@@ -81,7 +80,7 @@ class Watch:
 
     @contextmanager
     def __call__(self, part: str, times: float = 1.0) -> Iterator[None]:
-        """Add the seconds of a block, `times` of them if it is a sample, to a part."""
+        """Add the seconds of a block to a part, multiplied by `times` if it is a sample."""
         started = seconds_by(self.clock)
         yield
         self.seconds.setdefault(part, []).append((seconds_by(self.clock) - started) * times)
@@ -91,13 +90,13 @@ class Watch:
         sides: Mapping[str, Callable[[], Any]],
         repeats: int,
     ) -> dict[str, list[Any]]:
-        """Time every side once a repeat, each repeat beginning with the next one; its results."""
+        """Time all sides in every repeat, starting with the next one each time; return results."""
         names = list(sides)
         results = {name: list[Any]() for name in sides}
         for repeat in range(repeats):
             first = repeat % len(names)
             for name in [*names[first:], *names[:first]]:
-                gc.collect()  # what another side left behind is not this one's work
+                gc.collect()  # so that no side cleans up after another
                 with self(name):
                     result = sides[name]()
                 results[name].append(result)
@@ -138,7 +137,7 @@ def largest_difference(
     limit: float,
     values: str,
 ) -> float:
-    """Compute the largest difference; raise `UserError` beyond `limit`: not equal work."""
+    """Compute the largest difference; raise `UserError` above `limit`: the work is not the same."""
     if ours.shape == peer.shape:
         worst = float(np.abs(ours - peer).max())
     else:
@@ -153,7 +152,7 @@ def zipf_texts(
     words: Sequence[str],
     lengths: np.ndarray,
 ) -> list[str]:
-    """Draw texts of so many words, the words, most frequent first, distributed by Zipf's law."""
+    """Draw texts of these numbers of words by Zipf's law; the words are sorted by frequency."""
     weights = 1 / np.arange(1, len(words) + 1)
     indices = draw.choice(len(words), size=int(lengths.sum()), p=weights / weights.sum())
     parts = np.split(np.array(words, dtype=object)[indices], np.cumsum(lengths)[:-1])
@@ -166,7 +165,7 @@ def abstracts_and_posts(
     posts: int,
     common: Sequence[str] = (),
 ) -> tuple[list[str], list[str]]:
-    """Make up texts as long as abstracts and posts of 60,000 words, the most frequent `common`."""
+    """Make up texts as long as abstracts and posts from 60,000 words, the commonest `common`."""
     words = [*common, *(f"w{i:x}" for i in range(60_000 - len(common)))]
     papers = zipf_texts(draw, words, draw.integers(120, 281, abstracts))
     return papers, zipf_texts(draw, words, draw.integers(15, 36, posts))

@@ -1,8 +1,8 @@
 """Compare encoding of ct25's documents and claims with sentence-transformers.
 
-Both sides encode the same texts with the same weights, length and threads, in turn; that their
-vectors agree (1e-5) is checked first. `ratio` is the peer's time divided by ours, documents and
-claims together.
+Both sides encode the same texts with the same weights, length and threads, in turn; the case first
+checks that their vectors agree (1e-5). `ratio` is the peer's time divided by ours, for documents
+and claims together.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Config(DataBench):
     """Settings of `scripts/bench.py encode`.
 
     Args:
-        documents: sources drawn, beside the `claims`.
+        documents: number of sources to draw, besides the `claims`.
     """
 
     documents: Number = 240

@@ -1,13 +1,14 @@
-"""Check and measure the seven-billion path on a GPU within ten minutes, in one JSON.
+"""Check and measure models of seven billion weights on a GPU within ten minutes, in one JSON.
 
-In this order, each part by itself, so that one that fails says why and spoils no other: attention
-over packed texts against float32, with gradients; a run of train/finetune.py on a Mistral of
-random weights, killed, resumed, merged and loaded in sentence-transformers; training and encoding
-at Mistral-7B's shape in bf16, with packed LoRA, in tokens a second, as a share of the device's
-bf16 peak, with predicted and measured memory; pairs a second at the shapes of Qwen3-Reranker-0.6B
-and 8B. Texts are ct25's in MiniLM's word pieces; nothing is downloaded. `ratio` is the best share
-of a training; targets are 45 % of the peak in training and 55 % in encoding. Each finished part
-goes to stderr as JSON. Without a GPU nothing is measured; --tiny runs the same on a CPU.
+The parts run in this order. They are independent, so that one can fail without the others:
+attention over packed texts against float32, with gradients; a run of train/finetune.py on a Mistral
+with random weights, killed, resumed, merged and loaded in sentence-transformers; training and
+encoding at Mistral-7B's shape in bf16, with packed LoRA, in tokens per second, as a share of the
+device's bf16 peak, with predicted and measured memory; pairs per second at the shapes of
+Qwen3-Reranker-0.6B and 8B. Texts are ct25's in MiniLM's word pieces; nothing is downloaded. `ratio`
+is the best share in training; targets are 45 % of the peak in training and 55 % in encoding. Each
+finished part is printed to stderr as JSON. Without a GPU nothing is measured; --tiny runs the same
+on a CPU.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ from scripts.flops import ModelShape
 from scripts.plan import peak_flops
 
 SIZES = "hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads"
-# Of a test, and of the run that is killed and resumed: 1.2 billion weights. Where no size is
-# given, transformers' Mistral is the one of 7 billion.
+# Sizes of a test, and of the run that is killed and resumed: 1.2 billion weights. Without sizes,
+# transformers' Mistral has 7 billion.
 TINY = dict(zip(SIZES.split(), (32, 64, 2, 4, 2), strict=True))
 MIDDLE = dict(zip(SIZES.split(), (2048, 7168, 20, 16, 4), strict=True))
 QWEN = {
@@ -61,14 +62,14 @@ POSTS = ["new study: masks cut outbreaks", "sleep"]
 
 @dataclass(frozen=True)
 class Config(DataBench):
-    """Settings of `scripts/bench.py gpu`; `repeats` are the timed steps, after one that is not.
+    """Settings of `scripts/bench.py gpu`; `repeats` timed steps follow a warm-up step.
 
     Args:
-        tokens: the most tokens of a text.
+        tokens: maximum tokens of a text.
     """
 
     tokens: Number = 512
-    tiny: bool = flag("run on a CPU with a model of two layers and a few texts, as a test")
+    tiny: bool = flag("as a test, run on a CPU with a model of two layers and a few texts")
 
     @property
     def device(self) -> str:
@@ -95,7 +96,7 @@ def run(config: Config) -> Measured:
 
 
 def measured(name: str, part: Callable[[], Measured]) -> dict[str, Any]:
-    """Measure one part, or say why it failed; print it, and free its memory."""
+    """Measure one part, or describe its failure; print it and free its memory."""
     try:
         result = part()
     except Exception as error:  # kernels raise errors of many kinds
@@ -107,7 +108,7 @@ def measured(name: str, part: Callable[[], Measured]) -> dict[str, Any]:
 
 
 def random_model(kind: Any, device: str, sizes: Mapping[str, Any]) -> Any:
-    """Make a Mistral or a Qwen3 of random weights in bf16, and MiniLM's tokenizer for it."""
+    """Make a Mistral or Qwen3 with random bf16 weights and MiniLM's tokenizer."""
     tokenizer: Any = resolve(ModelConfig(MINILM), "cpu").encoder.tokenizer
     shape = kind(vocab_size=len(tokenizer), use_cache=False, sliding_window=None, **sizes)
     torch.manual_seed(SEED)
@@ -181,7 +182,7 @@ def rates(
     peak: float,
     trained: bool = False,
 ) -> Measured:
-    """Compute tokens and FLOPs a second, if the texts are read `times` a second."""
+    """Compute tokens and FLOPs per second, if the texts are encoded `times` per second."""
     lengths = [len(text.ids) for text in encoder.tokenize(texts, "source")]
     flops = ModelShape.of(encoder.model)
     if trained:
@@ -193,7 +194,7 @@ def rates(
 
 
 def attend(config: Config) -> Measured:
-    """Compare attention over packed texts in bf16 with float32's over each text, with gradients."""
+    """Compare bf16 attention over packed texts with float32 over each text, with gradients."""
     heads, keys, size = (4, 1, 8) if config.tiny else (32, 8, 128)  # as in Mistral-7B
     if config.tiny:
         lengths = [3, 9, 5]
@@ -230,7 +231,7 @@ def attend(config: Config) -> Measured:
 
 
 def whole_run(config: Config) -> Measured:
-    """Train a Mistral of random weights as a user does: killed, resumed, merged, loaded."""
+    """Train a Mistral with random weights like a user: killed, resumed, merged, loaded."""
     from sentence_transformers import SentenceTransformer
 
     figures: Measured = {}
@@ -276,14 +277,14 @@ def whole_run(config: Config) -> Measured:
 
 
 def rerank(config: Config, sizes: Mapping[str, int]) -> Measured:
-    """Score pairs with a yes/no model of random weights."""
+    """Score pairs with a yes/no model with random weights."""
     if config.tiny:
         dimensions = {**TINY, "head_dim": 8}
     else:
         dimensions = {**sizes, "head_dim": 128}
     dimensions["max_position_embeddings"] = 4096
     stage = YesNo()
-    # In the place of what it would load: see functools.cached_property.
+    # Replaces what it would load: see functools.cached_property.
     model, tokenizer = random_model(Qwen3Config, config.device, dimensions)
     stage.__dict__.update(network=(model, tokenizer), tokenizer=tokenizer)
     sources, claims = config.texts(*((5, 2) if config.tiny else (100, 20)))

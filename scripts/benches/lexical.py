@@ -1,10 +1,10 @@
-"""Time and measure an index without vectors beside a full one, over the same papers.
+"""Compare an index without vectors with a full one over the same papers: time, size and MRR@5.
 
-The papers are those of a data set, and `--sources` made-up ones beside them (those of `find`). The
-claims of the split ask both. `ratio` is the 95th percentile of the full index's seconds for a claim
-divided by that of the other, which encodes papers that it did not see yet; `again` is the same
-once all of them were seen. MRR@5 is given for both. The full
-index has real vectors of the data set's papers and made-up ones of the others.
+The papers are those of a data set and `--sources` made-up ones (those of the case `find`). Both
+indexes search for the claims of the split. `ratio` is the 95th percentile of the full index's
+seconds per claim divided by that of the other, which encodes papers when they are first found;
+`again` is the same once all of them are encoded. The full index has real vectors of the data set's
+papers and made-up ones of the others.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Config(Bench):
     """Settings of `scripts/bench.py lexical`.
 
     Args:
-        sources: made-up papers beside those of the data set.
-        requests: claims that are asked.
+        sources: made-up papers besides those of the data set.
+        requests: number of claims to search for.
         dataset: name or folder of a data set.
-        split: split whose claims ask.
-        first: papers that are encoded for a claim; 0: as a new index has it.
+        split: split of the claims.
+        first: papers to encode per claim; 0: the default of a new index.
     """
 
     sources: Number = 10_000
@@ -90,7 +90,7 @@ def run(config: Config) -> Measured:
 def build(
     folder: Path, config: Config, data: Dataset, dense: Dense, vectors: bool
 ) -> dict[str, float]:
-    """Write the data set's papers and the made-up ones; return seconds and MiB."""
+    """Index the data set's papers and the made-up ones; return seconds and MiB."""
     engine = open_for_writing(folder, dense, sentences=False, vectors=vectors)
     watch = Watch()
     analyser = Analyser(BM25())
@@ -117,7 +117,7 @@ def build(
 
 
 def asked(engine: Engine, claims: Sequence[Claim], data: Dataset, watch: Watch, name: str) -> float:
-    """Ask an index about claims, one after the other; return their MRR@5."""
+    """Search an index for claims one by one; return their MRR@5."""
     values = []
     for claim in claims:
         with watch(name):

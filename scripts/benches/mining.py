@@ -1,8 +1,8 @@
-"""Compare mining with sentence-transformers' mine_hard_negatives, embeddings given.
+"""Compare mining with sentence-transformers' mine_hard_negatives, with the same embeddings.
 
-Ours is hybrid (BM25 indexed and searched, dense, fused) and writes its file; the peer uses dense
-scores only, with its default settings (torch, no FAISS), and builds its data set in memory. Ours
-with dense scores alone is timed too; that it chooses the peer's negatives is checked first.
+Ours is hybrid (BM25 indexed and searched, dense, fused) and writes its file; the peer uses only
+dense scores, with its default settings (torch, no FAISS), and builds its data set in memory. Ours
+with only dense scores is timed too; the case first checks that it chooses the peer's negatives.
 `ratio` is the peer's time divided by that of our hybrid, `dense_ratio` by that of our dense mining.
 """
 
@@ -32,7 +32,7 @@ DEPTH = 100
 SHARE = 0.95
 CHECKED = 50
 DIMENSIONS = 384
-# The peer's limit is a share of the whole score.
+# The peer's limit is a share of the full score.
 DENSE = MiningConfig(8, 0, last_rank=DEPTH, alpha=0.0, max_share=SHARE, share_of="score")
 HYBRID = replace(DENSE, alpha=0.5)
 
@@ -51,10 +51,10 @@ class Config(Bench):
 
 
 class Inputs:
-    """Data set and vectors, as an encoder and as a sentence-transformers model would.
+    """Data set and vectors; stands in for an encoder and for a sentence-transformers model.
 
     The most frequent words are stop words. A claim's vector is its gold's plus noise, so that
-    most golds rank first, not all.
+    most golds rank first, but not all.
     """
 
     def __init__(self, config: Config) -> None:
@@ -68,7 +68,7 @@ class Inputs:
         noise = draw.normal(size=(config.claims, DIMENSIONS))
         self.sources = normalized(sources)
         self.claims = normalized(self.sources[golds] + 2 * noise / DIMENSIONS**0.5)
-        # The number makes every text distinct: the peer merges equal ones.
+        # The number makes every text distinct, because the peer merges equal ones.
         pool = (Source(f"s{i}", abstract=f"{text} d{i}") for i, text in enumerate(abstracts))
         rows = enumerate(zip(posts, golds, strict=True))
         claims = (Claim(f"c{i}", f"{text} c{i}", golds=(f"s{gold}",)) for i, (text, gold) in rows)
@@ -82,7 +82,7 @@ class Inputs:
         self.encode_query = lambda texts, **_: self.claims
 
     def encode(self, texts: Sequence[str], side: str, **_: Any) -> tuple[np.ndarray, Cost]:
-        """Look up all sources, or these claims, for ours."""
+        """Look up the vectors of all sources, or of these claims, for our side."""
         if side == "source":
             return self.sources, Cost()
         return self.claims[[self.row[text] for text in texts]], Cost()
@@ -93,7 +93,7 @@ def normalized(vectors: np.ndarray) -> np.ndarray:
 
 
 def run(config: Config) -> Measured:
-    """Check that negatives agree on few claims, and time both sides."""
+    """Check that negatives agree on a few claims, and time both sides."""
     check_same(replace(config, claims=min(config.claims, CHECKED)))  # warms up, too
     inputs = Inputs(config)
     watch = Watch(config.clock)
@@ -108,7 +108,7 @@ def run(config: Config) -> Measured:
 
 
 def mine_ours(inputs: Any, config: MiningConfig) -> None:
-    """Mine from texts and vectors into the file that training reads, as train/mine.py does."""
+    """Mine from texts and vectors into a file for training, as train/mine.py does."""
     with tempfile.TemporaryDirectory() as folder:
         rows = Miner(inputs.dataset, inputs, Rendering(), config).mine()
         write_mined(rows, Path(folder) / "mined.jsonl")
@@ -149,7 +149,7 @@ def check_same(config: Config) -> None:
         ours[texts[mined.claim]] = [texts[negative.source] for negative in mined.negatives]
     theirs = mine_peer(inputs)
     if not len(theirs):
-        raise UserError("the peer found too few negatives for every claim checked")
+        raise UserError("the peer found too few negatives for every checked claim")
     columns = [f"negative_{i}" for i in range(1, HYBRID.hard + 1)]
     for row in theirs:
         if ours[row["claim"]] != [row[column] for column in columns]:

@@ -1,9 +1,9 @@
 """Compare re-ranking by a cross-encoder with sentence-transformers' CrossEncoder.predict.
 
 Both sides score the same pairs of ct25's claims and sources with the same weights, length and
-threads, in turn; that their scores agree (1e-4) is checked first. `ratio` is the peer's time at its
-default batch size divided by ours, `best_ratio` that at the best of its batch sizes. The
-weights are MiniLM's with a random head.
+threads, in turn; the case first checks that their scores agree (1e-4). `ratio` is the peer's time
+at its default batch size divided by ours, `best_ratio` that at its best batch size. The weights are
+MiniLM's with a random head.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def run(config: Config) -> Measured:
         torch.manual_seed(SEED)
         raw: Any = {"device": "cpu", "activation_fn": torch.nn.Identity()}
         peer = Peer(base, num_labels=1, **raw)
-        peer.model.classifier.weight.data *= 20  # scores that differ enough to be compared
+        peer.model.classifier.weight.data *= 20  # so that scores differ enough
         peer.save_pretrained(folder)
         stage = CrossEncoder(model=folder).with_runtime(None, "cpu")
         predict = partial(peer.predict, [tuple(pair) for pair in pairs], show_progress_bar=False)
@@ -66,7 +66,7 @@ def run(config: Config) -> Measured:
         watch = Watch(config.clock)
         watch.take_turns(sides, config.repeats)
     medians = watch.medians
-    # The best size is the one with the least median: not the luckiest of each repeat.
+    # The best size has the lowest median; it is not the fastest of each repeat.
     best = min((name for name in medians if name != "ours"), key=medians.__getitem__)
     return {
         **watch.ratio(f"batch {DEFAULT_BATCH}"),

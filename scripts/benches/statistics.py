@@ -1,9 +1,9 @@
 """Time the statistics of many systems: intervals, paired tests, Holm's correction, ANOVA.
 
 The scores are made up: every claim has a difficulty, every system a skill, and a paper has two
-claims on average. The peer is scipy: its bootstrap and its permutation test, one system at a
+claims on average. The peer is scipy with its bootstrap and its permutation test, one system at a
 time, timed on a few systems and extrapolated. `ratio` is its time divided by ours for one family
-and its intervals; `all` are the seconds of all parts together.
+with its intervals; `all` is the time of all parts together.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scripts.benches.common import SEED, Bench, Measured, Watch, measured_ratio
 
 @dataclass(frozen=True)
 class Config(Bench):
-    """Settings of `scripts/bench.py statistics`; of the peer there are `repeats` systems.
+    """Settings of `scripts/bench.py statistics`; the peer tests `repeats` systems.
 
     Args:
         systems: number of systems; the first is the baseline of the others.
@@ -72,7 +72,7 @@ def run(config: Config) -> Measured:
 
 
 def made_up(config: Config) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
-    """Make scores [claims] by system, and the claims' papers and languages."""
+    """Make scores [claims] by system, and the papers and languages of the claims."""
     rng = np.random.default_rng(SEED)
     papers = rng.integers(0, max(config.claims // 2, 1), config.claims)
     difficulty = rng.normal(size=config.claims)

@@ -1,8 +1,8 @@
-"""Compare training with sentence-transformers' trainer: seconds a step at equal loss.
+"""Compare training with sentence-transformers' trainer: seconds per step at equal loss.
 
 Both sides train the same model on the same batches with dropout 0 in fp32: ours with Lightning
 and RetrieverModule, theirs with SentenceTransformerTrainer and MultipleNegativesRankingLoss (or
-its cached version). `ratio` is theirs divided by ours; ours is charged with tokenizing before the
+its cached version). `ratio` is theirs divided by ours; our time includes tokenization before the
 first step.
 """
 
@@ -43,10 +43,10 @@ from scripts.benches.common import SEED, Bench, Clock, Measured, largest_differe
 from scripts.flops import Tuning
 
 RENDERING = Rendering()
-# Without a search for near-duplicates, which the peer has not.
+# Without a search for near-duplicates, which the peer lacks.
 RECIPE = RetrieverRecipe(rendering=RENDERING, mining=MiningConfig(max_title_similarity=None))
 SCALE = 20.0  # 1 / temperature
-# What both trainers call alike.
+# Settings with the same name in both trainers.
 SHARED: dict[str, Any] = {"learning_rate": 5e-5, "weight_decay": 0.01, "max_grad_norm": 1.0}
 LORA = LoraConfig(r=16, alpha=64, dropout=0.0)
 
@@ -57,10 +57,10 @@ class Config(Bench):
 
     Args:
         model: a model's name or folder; mean pooling.
-        texts: a data set, whose claims and papers are trained on; or `short`: claims and titles
-            of the demo.
-        tuning: what is trained.
-        loss: of the whole batch, or cached, in chunks.
+        texts: a data set with claims and papers to train on; or `short`: claims and titles of the
+            demo.
+        tuning: which weights are trained.
+        loss: over the whole batch, or cached, in chunks.
         batch_size: pairs per step.
         max_length: tokens per text.
         chunk: texts per forward pass of the cached loss.
@@ -84,7 +84,7 @@ Pairs = tuple[Dataset, list[MinedRow], list[tuple[str, str]]]
 
 
 def draw_pairs(config: Config, steps: int = 2) -> Pairs:
-    """Draw a data set, its pairs for so many timed steps after one that is not, and their texts.
+    """Draw a data set, its pairs for `steps` timed steps after a warm-up, and their texts.
 
     No two pairs have a claim, a paper or a text in common, and a claim has one gold: a gold of
     another pair in a batch would be a false negative in the peer's loss but not in ours.
@@ -106,13 +106,13 @@ def draw_pairs(config: Config, steps: int = 2) -> Pairs:
             texts[MinedRow(claim.id, claim.golds[0], ())] = pair
     count = config.batch_size * (1 + steps)
     if len(texts) < count:
-        raise UserError(f"{config.texts}: {len(texts)} pairs of distinct texts, not {count}")
+        raise UserError(f"{config.texts}: has {len(texts)} pairs of distinct texts, not {count}")
     rows = list(texts)[:count]
     return data, rows, [texts[row] for row in rows]
 
 
 class Steps(NamedTuple):
-    """Seconds of every step but the first, and all losses."""
+    """Seconds of every step except the first, and all losses."""
 
     seconds: list[float]
     losses: list[float]
@@ -192,8 +192,7 @@ def train(
 def train_peer(config: Config, pairs: Pairs) -> Steps:
     """Train with sentence-transformers and its loss of in-batch negatives, plain or cached.
 
-    Settings that are not fixed here are its defaults (fused AdamW among them); it tokenizes
-    within each step.
+    Other settings are its defaults, such as fused AdamW; it tokenizes within each step.
     """
     import sentence_transformers as st
     from datasets import Dataset as Columns
@@ -218,7 +217,7 @@ def train_peer(config: Config, pairs: Pairs) -> Steps:
     model.max_seq_length = config.max_length
     model.model_card_data.generate_widget_examples = False
     set_dropout(model, 0.0)
-    if config.tuning == "lora":  # as `adapt` does, and `add_adapter` with a later peft only
+    if config.tuning == "lora":  # like `adapt`; `add_adapter` needs a later peft
         import peft
 
         inner: Any = model[0].auto_model

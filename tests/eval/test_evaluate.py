@@ -137,7 +137,7 @@ def test_one_setting_at_a_time(run: Callable[..., Report], tmp_path: Path) -> No
         with pytest.raises(UserError, match=reason):
             run("no", "--only", "Two", "--vary", setting)
     # Said before anything is run: a folder that is not there is a hub's model that is not either.
-    with pytest.raises(UserError, match="model 'no/such': .*the hub did not give it"):
+    with pytest.raises(UserError, match="model 'no/such': .*hub"):
         run("none", "--only", "Two", "--checkpoint=no/such")
     with pytest.raises(UserError, match="nosuch.trec: no such file"):
         run("none", "--only", "Two", f"--run={tmp_path / 'nosuch.trec'}")

@@ -15,7 +15,7 @@ from claim2source.models import Encoder
 from claim2source.text import Rendering
 
 PLAIN = Rendering(sources="title_abstract")
-# Dense only, no limits: what a test does not speak of does not disturb it.
+# Dense only and no limits, so that a test sets only what it is about.
 FREE = MiningConfig(alpha=0.0, max_share=None)
 
 

@@ -12,6 +12,7 @@ from claim2source.mining import MinedRow, Negative
 from claim2source.mining.files import INSTRUCTION, sign, write_gritlm
 from claim2source.text import Rendering
 from tests.mining.tables import data_of
+from tests.refusals import refused
 
 CLAIM = Claim("c1", 'Masken helfen\u2028"sehr"', "de", "Masks help a lot", golds=("g",))
 SOURCES = [
@@ -49,18 +50,18 @@ def test_a_golden_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "reason"),
+    ("rows", "fact"),
     [
-        ([row("c1", "g", "n1"), row("c2", "g", "n1")], "claim: 'c2' has no text"),
-        ([row("c1", "g", "blank")], "source: 'blank' has no text"),
-        ([row("c1", "g")], "no pair has a negative"),
+        ([row("c1", "g", "n1"), row("c2", "g", "n1")], ": claim: 'c2' "),
+        ([row("c1", "g", "blank")], ": source: 'blank' "),
+        ([row("c1", "g")], "train.jsonl: "),
     ],
 )
 def test_what_cannot_be_trained_on_leaves_the_old_file(
-    tmp_path: Path, rows: list[MinedRow], reason: str
+    tmp_path: Path, rows: list[MinedRow], fact: str
 ) -> None:
     out = tmp_path / "train.jsonl"
     out.write_text("old")
-    with pytest.raises(InputError, match=reason):
+    with refused(InputError, out, fact):
         write_gritlm(rows, out, data(), RENDERING)
     assert out.read_text() == "old" and list(tmp_path.iterdir()) == [out]

@@ -18,7 +18,7 @@ from tests.mining.tables import FREE, PLAIN, Table, data_of, mined, names, score
 
 
 def mined_of(gold: float, scores: Mapping[str, float], **limits: float | str | None) -> set[str]:
-    """The hard and the random negatives that a limit lets through (both must agree)."""
+    """The hard and the random negatives that a limit allows (both must agree)."""
     dataset, encoder = scored({"gold": gold, **scores}, Claim("c", "text", golds=("gold",)))
     config = MiningConfig(alpha=0.0, hard=9, random=0, **limits)  # type: ignore[arg-type]
     (hard,), miner = mined(dataset, encoder, config)
@@ -38,7 +38,7 @@ def test_max_share_above_random_pairs_is_exact_at_the_border() -> None:
 
 @pytest.mark.parametrize("gold", [-0.5, 0.125, 0.25])
 def test_a_gold_no_nearer_than_a_random_source_lets_pass_what_is_as_far(gold: float) -> None:
-    """It says nothing of what is too near; a share of its score would leave nothing at all."""
+    """It sets no limit for what is too near; a share of its score would leave nothing."""
     scores = {"high": 1.0, "near": 0.375, "mean": 0.25, "low": -0.625}
     assert mined_of(gold, scores, max_share=0.75) == {"mean", "low"}
 
@@ -99,7 +99,7 @@ def test_the_baseline_is_of_random_pairs_without_the_golds() -> None:
     golds = {claim.id: frozenset(ids[:200]) for claim in claims}
 
     def encoded(claims: Sequence[Claim]) -> np.ndarray:
-        # Some claims are nearer to everything: the mean deviates, not what a claim's scores do.
+        # Some claims are nearer to everything: their means vary, but not the scores of one claim.
         return np.array([[1.0, int(claim.id[1:]) % 5 - 2.0] for claim in claims])
 
     baseline = random_baseline(claims, encoded, scores, np.arange(400), ids, golds, 13)
@@ -107,7 +107,7 @@ def test_the_baseline_is_of_random_pairs_without_the_golds() -> None:
     assert baseline.mean == pytest.approx(0.3, abs=0.02)
     assert baseline.deviation == pytest.approx(0.1, abs=0.01)
     assert baseline == random_baseline(claims, encoded, scores, np.arange(400), ids, golds, 13)
-    # What may not be mined is not drawn.
+    # Sources that must not be mined are not drawn.
     outside = random_baseline(claims, encoded, scores, np.arange(200), ids, golds, 13)
     assert outside == RandomBaseline(0.0, 0.0, 0)
 
@@ -171,7 +171,7 @@ def test_a_golds_near_duplicate_by_title_is_left_out_by_default_and_counted() ->
 
 def test_the_limit_of_titles_is_what_may_be_shared() -> None:
     claim = Claim("c", "text", golds=("gold",))
-    # Ten words of eleven: 0.909; eight of twelve: 0.667; the limit itself is let pass.
+    # Ten words of eleven: 0.909; eight of twelve: 0.667; the limit itself is allowed.
     assert "longer" in without_duplicates(TITLES, claim, max_title_similarity=10 / 11)[0]
     assert "other" in without_duplicates(TITLES, claim, max_title_similarity=2 / 3)[0]
     assert "other" not in without_duplicates(TITLES, claim, max_title_similarity=0.66)[0]
@@ -192,7 +192,7 @@ ABSTRACTS = {
     ("limit", "left_out"),
     [
         (None, set()),
-        # Fourteen words of sixteen, and eight of fifteen; the limit itself is let pass.
+        # Fourteen words of sixteen, and eight of fifteen; the limit itself is allowed.
         (14 / 16, {"same", "turned"}),
         (8 / 15, {"same", "turned", "longer"}),
         (0.53, {"same", "turned", "longer", "other"}),

@@ -1,4 +1,4 @@
-"""What is mined, what never is, and what is said of the rest."""
+"""What is mined, what is never mined, and what is reported of the rest."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_more_random_ones_begin_with_the_same() -> None:
     fewer = draws(dataset, encoder, hard=0, random=3)["c"]
     many = draws(dataset, encoder, hard=0, random=40)["c"]
     assert many[:3] == fewer
-    # The scores of hard negatives do not move the dice either.
+    # The scores of hard negatives do not change the draws either.
     after_hard = draws(dataset, encoder, hard=6, random=40)["c"]
     remaining = [s for s in many if s not in {f"s{i:02d}" for i in range(1, 7)}]
     assert remaining == after_hard[: len(remaining)]
@@ -120,7 +120,7 @@ LIMITS = [
 def one_by_one(
     dataset: Dataset, sources: np.ndarray, claims: np.ndarray, config: MiningConfig, mean: float
 ) -> tuple[list[MinedRow], MiningCounts]:
-    """Hard negatives as the retrievers' runs, their fusion and a plain loop give them."""
+    """Hard negatives equal those of the retrievers' runs, their fusion and a plain loop."""
     ids, depth, counts = [s.id for s in dataset.sources], config.last_rank, MiningCounts()
     dense = VectorIndex(ids, sources).rank(dataset.claims, claims, depth)
     sparse = BM25Index(dataset.sources).rank(dataset.claims, depth)
@@ -226,7 +226,7 @@ def test_blocks_of_pairs_are_picked_as_they_are_one_by_one(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(*limit, size)
         mined_rows, miner = mined(dataset, encoder, config)  # type: ignore[arg-type]
-    # The mean of random pairs, a sample of them, has a test of its own.
+    # The mean of a sample of random pairs has its own test.
     sample = miner.counts.baseline
     mean = sample.mean if sample is not None else 0.0
     expected, counts = one_by_one(dataset, of_sources, of_claims, config, mean)

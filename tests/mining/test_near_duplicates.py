@@ -12,7 +12,7 @@ from claim2source.core.records import Source
 from claim2source.data.grouping import connected_groups
 from claim2source.mining.near_duplicates import distinct_words, jaccard, same_papers
 
-# Few words, of which some are frequent: texts of all degrees of likeness, equal and empty ones.
+# Few words, some frequent: texts of all degrees of similarity, equal and empty ones.
 TEXTS = st.lists(
     st.lists(st.sampled_from("aaaabbbccdefghij"), max_size=12).map(" ".join),
     min_size=2,

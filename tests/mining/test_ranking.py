@@ -1,4 +1,4 @@
-"""Mining from a ranking: windows, margins, golds that were missed, draws that stay."""
+"""Mining from a ranking: windows, margins, missed golds, stable draws."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.run import Run
 from claim2source.mining import MinedRow, MiningConfig, RankingMiner, check_ranked
+from tests.refusals import refused
 from tests.training.small import dataset_of
 
 SOURCES = tuple(
@@ -60,7 +61,7 @@ def test_negatives_too_near_to_the_gold_are_left_out() -> None:
     # The gold scores 96.
     assert names(rows(hard=3, margin=5.0)[0]) == ["s09", "s10", "s11"]
     assert names(rows(hard=3, max_share=0.9, share_of="score")[0]) == ["s14", "s15", "s16"]
-    # The last of its list scores 71: of 25 points above it, 22.5.
+    # The last of its list scores 71: 0.9 of the 25 points above it are 22.5.
     assert names(rows(hard=3, max_share=0.9)[0]) == ["s07", "s08", "s09"]
     assert names(rows(hard=3, max_score=80.0)[0]) == ["s20", "s21", "s22"]
     # Without a score of the gold, only the absolute limit holds.
@@ -104,7 +105,7 @@ def test_short_pairs_are_counted_and_warned_of() -> None:
     assert "1 pairs could not be filled: 3 hard and 0 random negatives are missing" in output
     assert "warning" not in output and "could not" not in output_of(*ninth, tenth, **extra)
     assert "warning: 11% of the pairs are short" in output_of(*ninth[1:], short, **extra)
-    # A pair without any negative counts all the same.
+    # A pair without any negative is also counted.
     nothing = Claim("f", "f", golds=("s29",))
     output = output_of(*ninth[:4], nothing, **extra)
     assert "warning: 20% of the pairs are short of negatives (20% have" in output
@@ -141,7 +142,7 @@ def test_random_picks_do_not_change_with_other_claims() -> None:
     (row,) = rows(pick="random", **extra)
     assert len(set(names(row))) == 12 and len(set(names(row, "random"))) == 9
     assert names(row) != sorted(names(row)) and set(names(row)) <= {s for s, _ in RANKED[9:29]}
-    # Random ones are no candidates of the first stage.
+    # Random negatives are not candidates of the first stage.
     assert set(names(row, "random")) <= {f"s{i:02d}" for i in range(20, 40)} - set(names(row))
     larger = dataset(Claim("b", "first", golds=("s07",)), *ONE.claims)
     assert rows(larger, pick="random", **extra)[1] == row
@@ -150,5 +151,5 @@ def test_random_picks_do_not_change_with_other_claims() -> None:
 
 
 def test_what_needs_a_models_vectors_is_refused() -> None:
-    with pytest.raises(ConfigError, match="mining.share_of"):
+    with refused(ConfigError, "mining.share_of: 'above_random'"):
         check_ranked(MiningConfig(max_share=0.9, share_of="above_random"))

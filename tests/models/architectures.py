@@ -1,4 +1,4 @@
-"""Tiny random models of today's architectures, laid out as their publishers' folders are."""
+"""Tiny random models of today's architectures, in the layout of their publishers' folders."""
 
 from __future__ import annotations
 

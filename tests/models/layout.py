@@ -1,4 +1,4 @@
-"""What sentence-transformers writes beside a transformers model."""
+"""What sentence-transformers writes next to a transformers model."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def declare(folder: Path, *kinds: str, pooling: Any = "mean", **keys: Any) -> Pa
 
 
 def change_json(file: Path, **values: Any) -> None:
-    """Set keys of a JSON file; those of `...` go."""
+    """Set keys of a JSON file; `...` removes a key."""
     changed = json.loads(file.read_text()) | values
     write_json(file, {key: value for key, value in changed.items() if value is not ...})

@@ -32,7 +32,7 @@ VOCABULARY = list(dict.fromkeys([*SPECIALS, *BYTES, *LETTERS, *("".join(m) for m
 
 
 def save_tokenizer(folder: Path, *, adds_eos: bool = False, **config: Any) -> None:
-    """SentencePiece's BPE as Mistral's files hold it: "▁" put before, bytes for the rest, BOS."""
+    """SentencePiece's BPE as in Mistral's files: "▁" as a prefix, bytes for the rest, BOS."""
     vocabulary = {token: i for i, token in enumerate(VOCABULARY)}
     core = Tokenizer(
         models.BPE(vocabulary, MERGES, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
@@ -63,7 +63,7 @@ def save_tokenizer(folder: Path, *, adds_eos: bool = False, **config: Any) -> No
 
 
 def save_mistral(folder: Path, seed: int = 0, **config: Any) -> Path:
-    """A causal language model as GritLM's repository holds one, its own code declared too."""
+    """A causal language model as in GritLM's repository, which also declares its own code."""
     from transformers import MistralConfig, MistralForCausalLM
 
     sizes = {"vocab_size": len(VOCABULARY)} | SIZES

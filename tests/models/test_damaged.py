@@ -11,6 +11,7 @@ import pytest
 
 from claim2source.core.errors import UserError
 from claim2source.models import ModelConfig, resolve
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize(
@@ -50,5 +51,5 @@ def test_a_pipe_among_the_files_is_no_reason_to_wait(
     (model / file).parent.mkdir(exist_ok=True)
     (model / file).unlink(missing_ok=True)
     os.mkfifo(model / file)
-    with pytest.raises(UserError, match=f"{file}: is not a regular file"):
+    with refused(UserError, model / file):
         resolve(ModelConfig(str(model), pooling="mean", max_length=16), "cpu")

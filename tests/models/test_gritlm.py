@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from claim2source.core.errors import ConfigError
 from claim2source.models import Encoder, ModelConfig, Template, Tokens, resolve
 from tests.models.mistral import CLAIM, SOURCE, VOCABULARY, save_mistral
+from tests.refusals import refused
 
 GRITLM = Template(claim=CLAIM, source=SOURCE, pool_prefix=False)
 TEXTS = [
@@ -93,9 +94,7 @@ def test_the_mask_ends_where_the_package_ends_it_for_any_text(gritlm, text, side
 
 
 def test_code_beside_a_known_type_asks_which_attention_is_meant(folder):
-    with pytest.raises(
-        ConfigError, match=r"model\.bidirectional: is missing.*true or false.*GritLM"
-    ):
+    with refused(ConfigError, "model.bidirectional: is missing", "true or false", "GritLM"):
         resolve(config(folder, bidirectional=None))
     causal = resolve(config(folder, bidirectional=False), "cpu").encoder
     assert not sees_the_last(causal)
@@ -157,12 +156,12 @@ def test_a_model_that_looks_back_only_is_refused(folder, monkeypatch):
         "forward",
         lambda self, **extra: forward(self, **extra | {"is_causal": True}),
     )
-    with pytest.raises(ConfigError, match=r"model\.bidirectional: true .*mistral"):
+    with refused(ConfigError, "model.bidirectional: true ", "mistral"):
         resolve(config(folder))
 
 
 def by_hand(encoder, text, side):
-    """One text alone: instruction out of the mean, nothing else."""
+    """One text alone, with only the instruction excluded from the mean."""
     (tokens,) = encoder.tokenize([text], side)
     rows = states(encoder, torch.tensor([tokens.ids]))[0, tokens.skip :].double().numpy()
     return rows.mean(axis=0) / np.linalg.norm(rows.mean(axis=0))

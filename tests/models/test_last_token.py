@@ -14,6 +14,7 @@ from claim2source.core.errors import ConfigError
 from claim2source.models import ModelConfig, Template, resolve
 from tests.models.layout import change_json
 from tests.models.mistral import SIZES, save_mistral, save_tokenizer
+from tests.refusals import refused
 
 E5 = Template(claim="Instruct: find the paper\nQuery: ", append_token="</s>")
 QWEN = Template(claim="Instruct: find the paper\nQuery:", append_token="<|endoftext|>")
@@ -32,7 +33,7 @@ def mistral(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def qwen(tmp_path_factory):
-    """Qwen3-Embedding's layout: its tokenizer ends texts, and not with its own eos_token."""
+    """Qwen3-Embedding's layout: its tokenizer ends texts with a token other than its eos_token."""
     from transformers import Qwen3Config, Qwen3Model
 
     folder = tmp_path_factory.mktemp("last") / "qwen"
@@ -97,7 +98,7 @@ def test_golden_ids_of_a_query(qwen):
 
 def test_a_token_that_the_tokenizer_lacks_is_refused(mistral):
     encoder = resolve(config(mistral, template=Template(append_token="</S>")), "cpu").encoder
-    with pytest.raises(ConfigError, match=r"model\.template\.append_token: .*'</s>'"):
+    with refused(ConfigError, "model.template.append_token: '</S>'", "'</s>'"):
         encoder.tokenize(["x"], "claim")
 
 

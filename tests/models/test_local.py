@@ -1,4 +1,4 @@
-"""A folder of models before the hub: for every model of every stage of the shipped systems."""
+"""A folder of models replaces the hub for every model of every stage of the shipped systems."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import huggingface_hub
 import numpy as np
 import pytest
 
-from claim2source.core.errors import ConfigError, InputError
+from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
 from claim2source.models import ModelConfig, checkpoint_folder, resolve
@@ -21,6 +21,7 @@ from claim2source.stages.load import LocalReranker
 from claim2source.stages.max_sim import EncoderReranker
 from claim2source.systems.read import SYSTEMS_FOLDER, read_systems
 from claim2source.systems.stages import apply_stage
+from tests.refusals import refused
 from tests.training.reranker.small import small_rerankers
 from tests.training.small import say_pooling
 
@@ -31,7 +32,7 @@ FIRST = Result(Run.from_lists({"c": [(source.id, 3.0 - i) for i, source in enume
 
 @pytest.fixture
 def asked_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the hub was asked for; it gives nothing."""
+    """Names requested from a hub that delivers nothing."""
     names: list[str] = []
 
     def download(name: str, *_: Any, **__: Any) -> str:
@@ -61,11 +62,11 @@ def test_every_model_of_the_shipped_systems_is_taken_from_the_folder(
 ) -> None:
     systems = read_systems(sorted(SYSTEMS_FOLDER.glob("*.yaml")))
     kinds = {"CrossEncoder": "cross_encoder", "YesNo": "yes_no"}
-    # The re-rankers that run here; a stage that may be asked is one too.
+    # The re-rankers that run locally, including optional stages.
     all_stages = [stage.stage for system in systems.values() for stage in system.stages]
     inner = [getattr(stage, "stage", stage) for stage in all_stages]
     stages = [stage for stage in inner if isinstance(stage, EncoderReranker | LocalReranker)]
-    # A checkpoint of the user's is named like a model: it may lie in the folder too.
+    # A user's checkpoint is named like a model and may also be in the folder.
     parts = [part for system in systems.values() for part in system.first.walk()]
     parts = [part for part in parts if isinstance(part.retriever, Dense) and not part.unsupported]
     dense = [part.retriever.model for part in parts]
@@ -87,9 +88,9 @@ def test_every_model_of_the_shipped_systems_is_taken_from_the_folder(
             result = apply_stage(stage, CLAIMS, SOURCES, FIRST, device="cpu")
             assert not result.failures and len(result.run.sources("c")) == 3, stage.model
     assert asked_names == []
-    # Without the folder the hub would be asked for all of them.
+    # Without the folder, all of them would be requested from the hub.
     for model in dense[:1]:
-        with pytest.raises(Exception, match="hub"):
+        with refused(UserError, model.name):
             resolve(model, "cpu")
     assert asked_names
 
@@ -106,14 +107,14 @@ def test_what_the_folder_stands_for(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert (model_config.name, model_config.revision) == (path, None)
         assert model_config.allow_bin == (path, "org/base") and model_config.allow_remote_code == ()
         assert model_config.pooling == "cls" and checkpoint_folder("org/net") == Path(path)
-        # A folder that is named itself is that folder, what is not there is left as it is.
+        # The name of an existing folder stays, and so does the name of an absent model.
         own = tmp_path / "mine" / "net"
         own.mkdir(parents=True)
         assert local_name(str(own)) == str(own) and local_name("org/other") == "org/other"
         with local_models(None):
             assert local_name("org/net") == path
     assert local_name("org/net") == "org/net"
-    with pytest.raises(ConfigError, match="models"), local_models(tmp_path / "none"):
+    with refused(ConfigError, "models", tmp_path / "none"), local_models(tmp_path / "none"):
         pass
 
 
@@ -130,7 +131,7 @@ def test_an_adapters_base_is_found_in_the_folder(
         before = resolve(str(checkpoint), "cpu").encoder.encode(texts, "claim")[0]
     (tmp_path / "models").mkdir()
     shutil.move(base, tmp_path / "models" / "mini")
-    with pytest.raises(InputError, match="mini"):
+    with refused(InputError, "base.name", "mini"):
         resolve(str(checkpoint), "cpu")
     with local_models(tmp_path / "models"):
         after = resolve(str(checkpoint), "cpu").encoder.encode(texts, "claim")[0]

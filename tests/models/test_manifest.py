@@ -1,4 +1,4 @@
-"""manifest.json: everything comes back, and what cannot be is refused in one line."""
+"""manifest.json: it round-trips, and wrong values are refused in one line."""
 
 import json
 from dataclasses import asdict
@@ -8,8 +8,9 @@ import pytest
 from claim2source.core.errors import InputError
 from claim2source.models import Base, DataRecord, EncoderSettings, Manifest, Template, Weights
 from claim2source.text import Rendering
+from tests.refusals import refused
 
-# Nothing here is a default: a field that is dropped on the way shows.
+# Nothing here is a default, so that a dropped field is noticed.
 WHOLE = Manifest(
     base=Base("org/model", "abc123", "f" * 64),
     weights=Weights("lora", "e" * 64, 0.5),
@@ -43,22 +44,21 @@ def change(tmp_path, *keys, to):
 
 
 @pytest.mark.parametrize(
-    ("keys", "to", "message"),
+    ("keys", "to", "facts"),
     [
-        (["format"], 2, "format: this version reads format 1"),
-        (["base"], KeyError, "base: is missing"),
-        (["weights", "kind"], "qlora", "weights.kind: 'qlora' is not allowed; allowed: base, lora"),
-        (["encoder", "template", "instruction"], "x", "encoder.template.instruction: no such"),
-        (["epoch"], "2", "epoch: '2' is not allowed; allowed: a valid integer"),
+        (["format"], 2, ["format: "]),
+        (["base"], KeyError, ["base: "]),
+        (["weights", "kind"], "qlora", ["weights.kind: 'qlora' ", "base, lora"]),
+        (["encoder", "template", "instruction"], "x", ["encoder.template.instruction: "]),
+        (["epoch"], "2", ["epoch: '2' ", "integer"]),
     ],
 )
-def test_what_cannot_be_is_one_line_with_the_file(tmp_path, keys, to, message):
+def test_what_cannot_be_is_one_line_with_the_file(tmp_path, keys, to, facts):
     change(tmp_path, *keys, to=to)
-    with pytest.raises(InputError) as error:
+    with refused(InputError, *facts) as error:
         Manifest.read(tmp_path)
     (line,) = str(error.value).splitlines()
-    assert line.startswith(f"{tmp_path / 'manifest.json'}: ")
-    assert message in line
+    assert line.startswith(f"{tmp_path / 'manifest.json'}: {facts[0]}")
 
 
 def test_a_manifest_without_optional_fields_is_read_and_numbers_stay_as_written(tmp_path):
@@ -80,9 +80,9 @@ def test_a_manifest_without_optional_fields_is_read_and_numbers_stay_as_written(
 
 
 def test_other_files_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"manifest\.json: no such file; a checkpoint has one"):
+    with refused(InputError, tmp_path / "manifest.json"):
         Manifest.read(tmp_path)
     for content in (b"{", b"\xff\xfe", b"[1]"):
         (tmp_path / "manifest.json").write_bytes(content)
-        with pytest.raises(InputError, match="not JSON|format"):
+        with refused(InputError, tmp_path / "manifest.json"):
             Manifest.read(tmp_path)

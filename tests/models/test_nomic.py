@@ -75,7 +75,7 @@ def nomic(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def worded(nomic: Path, tiny_folder: Path) -> Path:
-    """The same weights behind a tokenizer of words, which begins and ends each text."""
+    """The same weights with a tokenizer of words, which adds tokens at both ends of a text."""
     for path in tokenizer_files(nomic):
         path.unlink()
     for path in tokenizer_files(tiny_folder):

@@ -119,7 +119,7 @@ def test_an_adapter_is_left_to_pytorch(tmp_path: Path, tiny_folder: Path) -> Non
 
 
 SETTINGS = EncoderSettings(max_length=32)
-# Settings, and keys of config.json and tokenizer_config.json, by which it is another model.
+# Settings, and keys of config.json and tokenizer_config.json, that make it another model.
 OTHERS: list[tuple[EncoderSettings, dict[str, Any], dict[str, Any]]] = [
     (replace(SETTINGS, dtype="bfloat16"), {}, {}),
     (replace(SETTINGS, lower_case=True), {}, {}),
@@ -165,7 +165,7 @@ def test_texts_are_cut_to_the_positions_where_nobody_chose_a_length(
 def test_bert_s_tokenizer_follows_its_config(
     tmp_path: Path, save_tiny: Callable[..., Path]
 ) -> None:
-    """transformers makes it anew by tokenizer_config.json, whatever tokenizer.json says."""
+    """transformers rebuilds it from tokenizer_config.json, whatever is in tokenizer.json."""
     folder = save_tiny(tmp_path / "cased", vocab_size=20)
     file = folder / "tokenizer_config.json"
     cased = {"tokenizer_class": "BertTokenizer", "do_lower_case": False}

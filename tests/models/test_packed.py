@@ -101,7 +101,7 @@ def test_vectors_and_gradients_are_those_of_padded_texts(kind: str, pooling: str
     assert isinstance(packed, PackedBatch)
     assert packed.real_tokens == packed.padded_tokens == sum(LENGTHS)
     expected, theirs = gradients(encoder, encoder.collate(tokens))
-    # Of a decoder that looks back, the first token has seen itself alone.
+    # In a causal decoder, the first token attends only to itself.
     if pooling != "cls" or kind in (*ENCODERS, "gritlm"):
         assert len(expected.unique(dim=0)) == len(LENGTHS)
     for groups in ([[7, 1, 4], [3], [6, 0, 5], [2]], [[2, 1, 0, 4, 3, 7, 6, 5]]):
@@ -213,7 +213,7 @@ def by_hand(q: Any, k: Any, v: Any, bounds: Any, longest: int, scale: Any, causa
 
 @pytest.mark.parametrize("kind", ["bert", *DECODERS])
 def test_flash_attention_gets_the_texts_bounds(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel itself needs a GPU: what it is given makes the vectors of padded texts."""
+    """The kernel itself needs a GPU: its inputs give the vectors of padded texts."""
     encoder, tokens = encoder_of(index_model(kind), "last"), tokens_of()
     expected, theirs = gradients(encoder, encoder.collate(tokens))
     queries = []

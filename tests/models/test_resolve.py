@@ -16,6 +16,7 @@ from claim2source.models import EncoderSettings, Manifest, ModelConfig, Template
 from claim2source.models.hub import PACKAGED, tokenizer_hash
 from claim2source.models.manifest import chosen_checkpoint
 from tests.models.layout import declare
+from tests.refusals import refused
 from tests.training.points import RENDERING, TEMPLATE, config, write_point
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
@@ -43,7 +44,7 @@ def test_encoding_sources_by_the_base_leaves_the_tuned_model_in_its_mode(base, t
     encoder.model.train(training)
     encoder.encode(TEXTS, "source")
     assert {module.training for module in encoder.model.modules()} == {training}
-    # And the wrapper asked by itself: dropout where it is wanted, none where it is not.
+    # The wrapper reports the same mode: dropout only in training.
     assert encoder.source_encoder.model.training is training
     assert np.array_equal(vectors(encoder), expected)
 
@@ -63,7 +64,7 @@ def test_a_checkpoint_gives_the_vectors_it_had_in_memory(base, tmp_path, kind):
     assert resolved.encoder.settings.template == TEMPLATE
     assert resolved.rendering == RENDERING
     assert resolved.base.sha256 == base_hash
-    # What training stored is found again by who loads the checkpoint.
+    # Vectors stored in training are found after loading the checkpoint.
     assert resolved.encoder.key() == encoder.key()
     assert not resolved.encoder.model.training
 
@@ -80,26 +81,29 @@ def exchange(base):
 
 
 @pytest.mark.parametrize(
-    ("kind", "harm", "message"),
+    ("kind", "harm", "facts"),
     [
-        ("lora", lambda p, b: flip(p / "adapter_model.safetensors"), "safetensors: its sha256"),
-        ("lora", lambda p, b: (p / "adapter_config.json").unlink(), "the manifest names this file"),
-        ("lora", lambda p, b: exchange(b), "base.sha256"),
-        ("lora", lambda p, b: shutil.rmtree(b), "no such folder"),
-        ("full", lambda p, b: flip(p / "model.safetensors"), "model.safetensors: its sha256"),
-        ("full", lambda p, b: (p / "model.safetensors").unlink(), "and it is missing"),
-        ("full", lambda p, b: [f.unlink() for f in p.glob("tokenizer*")], "no tokenizer here"),
-        ("full", lambda p, b: (p / "manifest.json").write_text('{"format": 9}'), "reads format 1"),
+        ("lora", lambda p, b: flip(p / "adapter_model.safetensors"), "safetensors: ,sha256"),
+        (
+            "lora",
+            lambda p, b: (p / "adapter_config.json").unlink(),
+            "adapter_config.json: ,missing",
+        ),
+        ("lora", lambda p, b: exchange(b), "manifest.json: base.sha256: "),
+        ("lora", lambda p, b: shutil.rmtree(b), "manifest.json: base.name: ,'base'"),
+        ("full", lambda p, b: flip(p / "model.safetensors"), "model.safetensors: ,sha256"),
+        ("full", lambda p, b: (p / "model.safetensors").unlink(), "model.safetensors: ,missing"),
+        ("full", lambda p, b: [f.unlink() for f in p.glob("tokenizer*")], "point: ,tokenizer"),
+        ("full", lambda p, b: (p / "manifest.json").write_text('{"format": 9}'), "json: format: "),
     ],
 )
-def test_a_harmed_checkpoint_is_one_clear_line(base, tmp_path, kind, harm, message):
+def test_a_harmed_checkpoint_is_one_clear_line(base, tmp_path, kind, harm, facts):
     point = tmp_path / "point"
     write_point(config(base), point, kind)
     harm(point, base)
-    with pytest.raises(UserError) as error:
+    with refused(UserError, *facts.split(",")) as error:
         resolve(point)
-    (line,) = str(error.value).splitlines()
-    assert message in line
+    (_,) = str(error.value).splitlines()
 
 
 def test_a_checkpoint_is_used_as_it_was_trained(base, tmp_path):
@@ -107,7 +111,7 @@ def test_a_checkpoint_is_used_as_it_was_trained(base, tmp_path):
     changes = {"pooling": "mean", "normalize": True, "max_length": 99, "dtype": "bfloat16"}
     changes |= {"template": Template("x"), "revision": "abc"}
     for key, value in changes.items():
-        with pytest.raises(ConfigError, match=f"model.{key}: .*the checkpoint's manifest says it"):
+        with refused(ConfigError, f"model.{key}: ", "manifest"):
             resolve(ModelConfig(str(tmp_path / "point"), **{key: value}))
 
 
@@ -116,11 +120,13 @@ def test_a_runs_folder_stands_for_its_chosen_checkpoint(base, tmp_path):
     write_point(config(base), run / "checkpoints" / "epoch-1", "full")
     (run / "run.json").write_text('{"chosen": "epoch-1"}', encoding="utf-8")
     assert resolve(run).folder == chosen_checkpoint(run) == run / "checkpoints" / "epoch-1"
-    with pytest.raises(ConfigError, match=r"model\.max_length"):
+    with refused(ConfigError, "model.max_length: 99 "):
         resolve(ModelConfig(str(run), max_length=99))
     for record in ({"chosen": None}, {}, {"chosen": 3}, {"chosen": "epoch-7"}):
         (run / "run.json").write_text(json.dumps(record), encoding="utf-8")
-        with pytest.raises(InputError, match="not ended|chosen|epoch-7"):
+        with refused(
+            InputError, run / "run.json" if record.get("chosen") != "epoch-7" else "epoch-7"
+        ):
             resolve(run)
 
 
@@ -156,12 +162,12 @@ def test_a_tampered_packaged_copy_is_refused(packaged, tmp_path):
     assert Manifest.read(tmp_path / "point").base.name == "org/tiny"
     flip(packaged / "model.safetensors")
     for name in (config("org/tiny"), tmp_path / "point"):
-        with pytest.raises(UserError, match="reinstall the package"):
+        with refused(UserError, packaged, "sha256", "package"):
             resolve(name)
 
 
 def test_a_revision_asks_the_hub_not_the_packaged_copy(packaged):
-    with pytest.raises(UserError, match="the hub did not give it"):
+    with refused(UserError, "'org/tiny'", "hub"):
         resolve(config("org/tiny", revision="abc"))
 
 
@@ -177,9 +183,9 @@ def test_a_short_name_is_the_packaged_model_and_a_mistyped_one_is_suggested(
 ):
     assert resolve(config("Tiny")).base.name == "org/tiny"
     for name in ("tinny", "other/tiny"):
-        with pytest.raises(UserError, match=f"^model '{name}': did you mean org/tiny[?] no such"):
+        with refused(UserError, f"model '{name}': ", "did you mean org/tiny?"):
             resolve(config(name))
-    # A folder of that name is meant before.
+    # A folder of that name has priority.
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny").symlink_to(packaged)
     assert resolve(config("tiny")).base.name == str(packaged.resolve())
@@ -189,10 +195,10 @@ def test_a_short_name_is_the_packaged_model_and_a_mistyped_one_is_suggested(
     "name", ["nobody/nothing-at-all", "no-such-folder", "a/b/c/d", "../nowhere"]
 )
 def test_a_name_that_is_nothing_is_one_line(name):
-    with pytest.raises(UserError) as error:
+    with refused(UserError, f"model {name!r}: ") as error:
         resolve(name)
     (line,) = str(error.value).splitlines()
-    assert f"model {name!r}: no such folder, not packaged" in line
+    assert "did you mean" not in line
 
 
 def test_a_line_says_that_the_hub_is_waited_for_and_none_where_it_answers(monkeypatch, capsys):
@@ -204,7 +210,7 @@ def test_a_line_says_that_the_hub_is_waited_for_and_none_where_it_answers(monkey
         with pytest.raises(TypeError):
             resolve("nobody/nothing")
         lines = capsys.readouterr().err.splitlines()
-        assert len(lines) == seconds and all("'nobody/nothing': waiting" in line for line in lines)
+        assert len(lines) == seconds and all("'nobody/nothing'" in line for line in lines)
 
 
 def test_a_password_in_the_hubs_address_is_not_printed(monkeypatch, capsys):
@@ -217,10 +223,10 @@ def test_a_password_in_the_hubs_address_is_not_printed(monkeypatch, capsys):
     monkeypatch.setattr("claim2source.core.progress.PATIENCE", 0.01)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
     monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
-    with pytest.raises(UserError, match="https://hub.example:8443/api") as error:
+    with refused(UserError, "https://hub.example:8443/api") as error:
         resolve("nobody/nothing")
     line = capsys.readouterr().err
-    assert "waiting for the hub, hub.example:8443" in line
+    assert ", hub.example:8443" in line
     assert "secret" not in f"{error.value}{line}"
 
 
@@ -239,13 +245,13 @@ def test_sharded_weights_have_one_hash_over_all_shards(base, tmp_path):
 
 
 def test_a_plain_folder_must_be_told_pooling_and_length(base):
-    with pytest.raises(ConfigError, match=r"model\.pooling: is missing.*mean, cls or last"):
+    with refused(ConfigError, "model.pooling: ", "mean, cls or last"):
         resolve(base)
-    with pytest.raises(ConfigError, match=r"model\.max_length: is missing.*number of tokens"):
+    with refused(ConfigError, "model.max_length: is missing"):
         resolve(ModelConfig(str(base), pooling="mean"))
     settings = resolve(ModelConfig(str(base), pooling="mean", max_length=9)).encoder.settings
     assert settings == EncoderSettings("mean", True, 9)
-    with pytest.raises(ConfigError, match=r"model\.revision: 'abc'"):
+    with refused(ConfigError, "model.revision: 'abc'"):
         resolve(config(base, revision="abc"))
 
 
@@ -258,7 +264,7 @@ def test_positions_that_padding_takes_are_not_counted(base):
         **sizes, intermediate_size=16, max_position_embeddings=64, pad_token_id=1
     )
     RobertaModel(roberta).save_pretrained(base)
-    with pytest.raises(ConfigError, match="at most 62"):
+    with refused(ConfigError, "model.max_length: 63 ", "62"):
         resolve(config(base, max_length=63))
     vectors_of_text, _ = resolve(config(base, max_length=62)).encoder.encode(["a " * 99], "claim")
     assert vectors_of_text.shape == (1, 16)
@@ -271,7 +277,7 @@ def test_weights_that_are_absent_are_not_made_up(base):
         base / "model.safetensors",
         metadata={"format": "pt"},
     )
-    with pytest.raises(InputError, match=r"the weights lack encoder\.layer\.1\S+ \(2 in all\)"):
+    with refused(InputError, base, "encoder.layer.1.attention.self.query", "(2 "):
         resolve(config(base))
 
 
@@ -309,16 +315,16 @@ def test_what_a_sentence_transformers_folder_declares_is_honoured(base, pooling,
 
 
 @pytest.mark.parametrize(
-    ("pooling", "modules", "message"),
+    ("pooling", "modules", "fact"),
     [
-        (old_style("max_tokens"), (), r"model\.pooling: 'max' .*mean, cls, last"),
-        ({"pooling_mode": ["mean", "max"]}, (), r"model\.pooling: 'mean\+max'"),
-        (old_style("mean_tokens"), ("WordWeights",), "module WordWeights is not supported"),
+        (old_style("max_tokens"), (), "model.pooling: 'max' "),
+        ({"pooling_mode": ["mean", "max"]}, (), "model.pooling: 'mean+max'"),
+        (old_style("mean_tokens"), ("WordWeights",), "WordWeights"),
     ],
 )
-def test_what_we_cannot_do_is_not_done_otherwise(base, pooling, modules, message):
+def test_what_we_cannot_do_is_not_done_otherwise(base, pooling, modules, fact):
     declare(base, "Transformer", "Pooling", *modules, pooling=pooling)
-    with pytest.raises(UserError, match=message):
+    with refused(UserError, fact):
         resolve(base)
 
 

@@ -1,4 +1,4 @@
-"""Settings of a sentence-transformers folder: the vectors are those that it gives itself."""
+"""Settings of a sentence-transformers folder: the vectors equal the library's."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from claim2source.core.errors import InputError, UserError
+from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.files import write_json
 from claim2source.data.store import Store
 from claim2source.models import ModelConfig, resolve
 from tests.models.layout import change_json, declare
 from tests.models.mistral import save_mistral, save_tokenizer
+from tests.refusals import refused
 from tests.training.points import byte_level
 
 TEXTS = ["Masks WORK in Zürich", "a", "", "Öl und Vitamin D: WOW! " * 9, "ends here </s> [SEP] now"]
@@ -51,7 +52,7 @@ def test_case_is_lowered_before_a_cased_tokenizer_reads(cased: Path, tmp_path: P
     assert np.abs(vectors - theirs(cased))[WITH_TOKENS].max() < 1e-5
     lowered = encoder.encode([TEXTS[0].lower()], "claim")[0][0]
     assert np.abs(lowered - vectors[0]).max() < 1e-5
-    # The store tells apart what a version that ignored it has written.
+    # The store separates vectors of a version that ignored it.
     store = Store(tmp_path / "store")
     declare(cased)
     base_encoder = resolve(ModelConfig(str(cased)), "cpu").encoder
@@ -75,7 +76,7 @@ def test_only_the_first_dimensions_are_kept(normalize: bool, cased: Path) -> Non
     assert ours(folder).shape == (len(TEXTS), 16)
     for odd in ("5", 0, True):
         declare(cased, *kinds, whole={"truncate_dim": odd})
-        with pytest.raises(InputError, match=r"transformers\.json: truncate_dim: .*dimensions"):
+        with refused(InputError, "transformers.json: truncate_dim: ", repr(odd)):
             ours(cased)
 
 
@@ -94,9 +95,9 @@ def test_an_end_that_only_the_tokenizers_config_asks_for_is_appended(tmp_path: P
     assert np.array_equal(encoder.encode(TEXTS, "claim")[0], expected)
     assert all(tokens.ids[-1] == 2 for tokens in encoder.tokenize(TEXTS, "claim"))
     assert max(len(tokens.ids) for tokens in encoder.tokenize(TEXTS, "claim")) == 24
-    # A first token cannot be put there: that is said.
+    # A first token cannot be added, which is an error.
     change_json(folder / "tokenizer.json", post_processor=None)
-    with pytest.raises(InputError, match=r"tokenizer_config\.json: add_bos_token: true, but"):
+    with refused(InputError, "tokenizer_config.json: add_bos_token: "):
         ours(folder)
 
 
@@ -116,8 +117,8 @@ def test_the_smaller_of_two_lengths_is_taken(
     assert resolve(ModelConfig(str(cased)), "cpu").encoder.settings.max_length == expected
     if (sbert["max_seq_length"] or 0) < 64:
         assert np.abs(ours(cased) - theirs(cased))[WITH_TOKENS].max() < 1e-5
-    # What a user writes is not changed without a word.
-    with pytest.raises(UserError, match=r"model\.max_length: 65 .*at most 64"):
+    # A user's value is not changed silently.
+    with refused(ConfigError, "model.max_length: 65 ", "64"):
         ours(cased, max_length=65)
 
 
@@ -147,7 +148,7 @@ def test_what_would_change_vectors_is_refused_by_its_name(
     sbert: dict[str, Any], field: str, cased: Path
 ) -> None:
     declare(cased, sbert=sbert)
-    with pytest.raises(InputError, match=rf"sentence_bert_config\.json: {field}: ") as error:
+    with refused(InputError, f"sentence_bert_config.json: {field}: ") as error:
         ours(cased)
     assert "\n" not in str(error.value)
 
@@ -158,5 +159,5 @@ def test_weights_of_a_transformer_in_a_folder_of_its_own(cased: Path) -> None:
     modules[0]["path"] = "0_Transformer"
     write_json(cased / "modules.json", modules)
     shutil.copytree(cased, cased / "0_Transformer")
-    with pytest.raises(InputError, match=r"modules\.json: path: .*0_Transformer"):
+    with refused(InputError, "modules.json: path: ", "0_Transformer"):
         ours(cased)

@@ -1,4 +1,4 @@
-"""Which texts go together."""
+"""Grouping of texts by length."""
 
 from __future__ import annotations
 

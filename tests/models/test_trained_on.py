@@ -1,4 +1,4 @@
-"""trained_on.json: claims are known in every form, and a damaged file is refused."""
+"""trained_on.json: claims are recognised in every form, and a damaged file is refused."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from claim2source.core.records import Claim
 from claim2source.models.manifest import Manifest, read_any_manifest
 from claim2source.models.trained_on import TRAINED_ON, TrainedOn
 from tests.models.test_manifest import WHOLE
+from tests.refusals import refused
 
 CLAIMS = [Claim("1", "Krass, Studie zu Kaffee", "de", "wow, a study on coffee"), Claim("2", "B")]
 
@@ -31,7 +32,7 @@ def test_a_claim_is_known_by_any_of_its_texts_whatever_its_id() -> None:
         Claim("9", "\uff22"),  # a full-width B
     ]
     assert all(map(trained_on.knows, known))
-    # An empty translation is no text that all claims share.
+    # An empty translation is not a text that all claims share.
     strange = [Claim("1", "Krass"), Claim("2", "C", "de", ""), Claim("3", "D", "de", " ")]
     assert not any(map(trained_on.knows, strange))
     assert not any(map(TrainedOn.on(strange).knows, CLAIMS))
@@ -53,7 +54,7 @@ def test_manifests_and_exports_carry_the_claims(tmp_path: Path) -> None:
     assert Manifest.read(tmp_path) == manifest
     export = Manifest.read_export(tmp_path / "export")
     assert export is not None and export.trained_on == manifest.trained_on
-    # No text, and no hash, lies in the manifest itself.
+    # The manifest itself contains no text and no hash of one.
     assert len(json.loads((tmp_path / "manifest.json").read_text())["trained_on"]) == 64
     assert "trained_on" not in repr(manifest)
     # A manifest of an earlier version has no such claims.
@@ -102,7 +103,7 @@ def test_a_damaged_or_exchanged_file_is_refused_in_one_line(
 def test_the_manifest_names_a_hash(tmp_path: Path) -> None:
     replace(WHOLE, trained_on=TrainedOn.on(CLAIMS)).write(tmp_path)
     altered(tmp_path / "manifest.json", lambda values: values.update(trained_on=["x"]))
-    with pytest.raises(InputError, match=r"manifest\.json: trained_on: "):
+    with refused(InputError, f"{tmp_path / 'manifest.json'}: trained_on: "):
         Manifest.read(tmp_path)
 
 

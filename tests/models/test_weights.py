@@ -33,7 +33,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def refused(call: Callable[[], object], folder: Path, weight: str) -> None:
-    """The one line of the error names the model and a weight that is missing."""
+    """Check that the error is one line that names the model and a missing weight."""
     with pytest.raises(InputError) as error:
         call()
     (line,) = error.value.lines
@@ -86,7 +86,7 @@ def save_decoder(folder: Path, tiny: dict[str, Path], tied: bool) -> Path:
 def test_a_decoder_without_its_head_answers_nothing(tmp_path: Path, tiny: dict[str, Path]) -> None:
     folder = save_decoder(tmp_path / "decoder", tiny, tied=False)
     refused(lambda: score(YesNo(model=str(folder))), folder, "lm_head.weight")
-    # A head that is the embeddings' table is in no file.
+    # A head that is tied to the embeddings is not in any file.
     tied = save_decoder(tmp_path / "tied", tiny, tied=True)
     assert len(score(YesNo(model=str(tied)))) > 0
 
@@ -114,11 +114,11 @@ def test_only_the_training_of_a_new_head_begins_without_one(
     assert load(tiny["encoder"]).headless
     whole = load(tiny["cross_encoder"])
     assert not whole.headless
-    # What the config says of its class is not asked.
+    # The class in the config does not matter.
     claims_more = Path(shutil.copytree(tiny["cross_encoder"], tmp_path / "claims_more"))
     without(claims_more, "classifier")
     assert load(claims_more).headless
-    with pytest.raises(ConfigError, match="tuning"):
+    with pytest.raises(ConfigError, match="tuning: 'lora'"):
         load(claims_more, tuning="lora")
     damaged = Path(shutil.copytree(tiny["encoder"], tmp_path / "damaged"))
     without(damaged, "layer.0.output.dense")

@@ -1,4 +1,4 @@
-"""The ablation runner on small runs: rows add up, done rows stay done, gaps are said."""
+"""The ablation runner on small runs: rows add up, finished rows stay, gaps are reported."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_rows_run_once_and_gaps_are_said(
     text = ablate(AblateConfig(small_table))
     runs = [command for command in started if "finetune.py" in " ".join(command)]
     assert len(runs) == 1 and "--optimisation.learning_rate=1e-12" in runs[0]
-    # A row that is not selected is shown where it is trained, and not scored anew.
+    # A row that is not selected is shown if it is trained, but not scored again.
     slow = ablation.run("slow")
     assert slow is not None and ablation.run("none") is None
     none = Ablation(AblateConfig(small_table), "small").run("none")

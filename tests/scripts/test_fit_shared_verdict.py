@@ -1,4 +1,4 @@
-"""The verdict that ships: a collection is measured by a fit that has not seen it."""
+"""The shipped verdict: a collection is measured with a fit on the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`scripts/serve_llm.sh --local` starts llama.cpp; what cannot be served is one line."""
+"""`scripts/serve_llm.sh --local` starts llama.cpp; every failure is one line."""
 
 from __future__ import annotations
 

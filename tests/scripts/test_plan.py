@@ -74,11 +74,11 @@ def test_a_run_by_hand() -> None:
     assert parts["training"].computed == parts["training"].flops
     assert parts["training"].tokens == 2 * 64 * (20 + 2 * 50)
     assert parts["val after each epoch"].flops == pytest.approx(2 * (36 * claim + 80 * source))
-    # Step 0 reads whole what the recipe cuts, the pool's vectors for mining are others.
+    # Step 0 does not cut texts as the recipe does, so mining needs other vectors of the pool.
     mined = parts["base: mining"].texts - 80
     assert 0 < mined <= 64
     assert parts["base: mining"].flops == pytest.approx(mined * claim + 80 * source)
-    whole = parts["step 0, read whole"]
+    whole = parts["step 0, uncut"]
     assert whole.flops == pytest.approx(36 * claim + 80 * shape.forward([60]))
     assert whole.tokens == 36 * 20 + 80 * 60
     uncut = plan(replace(config, model=ModelConfig(MINILM)), SMALL).parts[0]
@@ -90,7 +90,7 @@ def test_a_run_by_hand() -> None:
     )
     twice = {part.name: part for part in plan(cached, SMALL).parts}["training"]
     assert twice.flops == parts["training"].flops
-    # The forward pass of chunks, and of checkpointing, beside one forward and two backward.
+    # The forward passes of chunks and of checkpointing, besides one forward and two backward.
     assert twice.computed == pytest.approx(5 / 3 * twice.flops)
     assert plan(cached, SMALL).memory.memory.tokens == 4 * 50
     assert plan(config, SMALL, processes=2).steps == 2 * 2
@@ -106,4 +106,4 @@ def test_what_a_teacher_encodes_is_said_to_be_left_out() -> None:
         teacher=TeacherConfig("large"),
         optimisation=replace(config.optimisation, train="query_only"),
     )
-    assert "not counted: what the teacher encodes" in report(taught)
+    assert "not counted: the teacher" in report(taught)

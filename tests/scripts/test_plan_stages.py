@@ -1,4 +1,4 @@
-"""`scripts/plan.py --systems`: what the stages of a system ask, scaled from the first claims."""
+"""`scripts/plan.py --systems`: requests of a system's stages, scaled from a few claims."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from claim2source.core.errors import ConfigError
 from claim2source.data.loading import load
 from scripts.plan import main
 from tests.llm_server import Chat, LLMServer
+from tests.refusals import refused
 
 Start = Callable[..., LLMServer]
 SYSTEMS = """
@@ -49,10 +50,10 @@ def test_requests_tokens_and_hours_are_scaled_from_those_that_were_asked(
     assert tokens * 1000 == pytest.approx(read / 4 * claims, rel=0.3)
     # Two waves of requests at most: the hours are those of a delay for some of them.
     assert 0.0 <= float(by_model["m"][6]) < 1.0
-    # The run goes on from here: the same plan asks nothing.
+    # The run reuses the answers: the same plan sends no requests.
     main(words)
     assert server.requests == len(models)
     main([*words, "--only", "Plain"])
     assert "m" not in capsys.readouterr().out.splitlines()[-1].split()
-    with pytest.raises(ConfigError, match="only"):
+    with refused(ConfigError, "only: "):
         main([*words, "--only", "None"])

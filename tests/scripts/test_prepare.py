@@ -1,4 +1,4 @@
-"""The program prepare.py: sub-commands, exit codes, one line a problem."""
+"""The program prepare.py: sub-commands, exit codes, one line per problem."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_the_command_fits_model_and_machine(
 
 
 def test_a_server_is_started_in_an_environment_of_its_own(tmp_path: Path) -> None:
-    """The environment is there: its `vllm` gets the words, and is not installed again."""
+    """If the environment exists, its `vllm` gets the arguments and is not installed again."""
     program = tmp_path / "bin" / "vllm"
     program.parent.mkdir()
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')

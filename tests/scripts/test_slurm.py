@@ -12,7 +12,7 @@ from claim2source.core.folders import MARKER
 from tests.shared_data import REPOSITORY
 
 JOB = REPOSITORY / "scripts" / "slurm_finetune.sh"
-# srun runs its command once a node; the launcher prints what it was given, one word a line.
+# srun runs its command once per node; the launcher prints its arguments, one per line.
 SRUN = '#!/bin/sh\nshift\necho "cpus $SRUN_CPUS_PER_TASK" >&2\nfor n in $(seq 0 $((SLURM_NNODES - 1))); do SLURM_NODEID=$n "$@"; done\n'
 LAUNCHER = '#!/bin/sh\nprintf "%s\\n" "accelerate" "$@"\n'
 
@@ -67,7 +67,7 @@ def test_every_node_launches_its_share(bin_folder: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize("form", ["--out {}", "--out={}"])
 @pytest.mark.parametrize("name", [MARKER, "config.yaml"])
 def test_submitted_again_it_resumes(form: str, name: str, bin_folder: Path, tmp_path: Path) -> None:
-    """What the trainer takes for a run: a config alone is anybody's."""
+    """What the trainer accepts as a run: a config alone is not enough."""
     (tmp_path / name).write_text("")
     words = form.format(tmp_path).split()
     proc = submit(bin_folder, *words, SLURM_NNODES="1", SLURM_GPUS_ON_NODE="1")

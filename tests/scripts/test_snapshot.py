@@ -1,4 +1,4 @@
-"""A comparison of snapshots reports what changed, and not what only moved."""
+"""A comparison of snapshots reports changes, not mere moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`scripts/unpack_nomic.py`: a GGUF file as a model's folder, and files that are something else."""
+"""`scripts/unpack_nomic.py`: a GGUF file becomes a model folder; other files are refused."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def test_two_processes_train_one_re_ranker(tiny: dict[str, Path], tmp_path: Path
     options_alone = {**extra, "optimisation__batch_size": 14}
     proc = run([*ONE[:-1], SCRIPT, *arguments(tiny, tmp_path / "alone", **options_alone)], tmp_path)
     assert proc.returncode == 0, proc.stderr[-3000:]
-    # Of 28 claims no process lacks any: the mean loss is that of one process.
+    # 28 claims divide evenly: the mean loss equals that of one process.
     losses = losses_of(out)
     assert losses == pytest.approx(losses_of(tmp_path / "alone"), rel=1e-3) and len(losses) == 4
     histories = [RunFile.read(folder).history for folder in (out, tmp_path / "alone")]

@@ -1,4 +1,4 @@
-"""`train/fusion.py` from its arguments to its files; trained encoders know no claim it fits on."""
+"""`train/fusion.py` from its arguments to its files; it fits on claims new to the encoders."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import Rendering
 from claim2source.training.finetune import finetune
 from claim2source.training.fusion import known_claims
+from tests.refusals import refused
 from tests.shared_data import REPOSITORY
 from tests.training.small import small_config, small_splits
 
@@ -87,7 +88,7 @@ def test_the_written_fusion_is_what_was_reported(
     (choice,) = [row for row in learned["choices"] if row["what"] == "learned fusion"]
     assert choice["settings"]["views"] == ", ".join(names) and choice["split"] == "train"
     assert learned["settings"]["weights"].keys() == set(names)
-    # The stage makes of the candidates what the report says.
+    # The stage ranks the candidates as in the report.
     before = read_run(out / "runs" / "first-stage" / "en.trec").run
     after = read_run(out / "runs" / "learned" / "en.trec").run
     english = [claim for claim in dev.claims if claim.lang == "en"]
@@ -95,7 +96,7 @@ def test_the_written_fusion_is_what_was_reported(
     reranked = stage.apply(english, dev.sources, before).run
     assert [reranked.sources(c.id) for c in english] == [after.sources(c.id) for c in english]
     assert "raw two: bm25, title" in output and "Left out" in output
-    # A system of its own, read from YAML, ranks the same.
+    # A separate system, read from YAML, ranks the same.
     (tmp_path / "own.yaml").write_text(
         "retrieve: {bm25: {k1: 1.2}}\n"
         f"stages: [{{rerank: learned, file: {out / 'fusion.json'}, depth: 12}}]\n"
@@ -143,9 +144,9 @@ def test_over_a_trained_encoder_is_fitted_on_what_it_held_out(
 
     for kinds in ("bm25 cosine", "bm25 best_sentence", "plain cosine", "cosine plain"):
         assert claims_for(kinds, "S") == val
-    # Nor are candidates that it found known to be new; an untrained encoder knows no claim.
+    # A trained encoder's candidates are not new either; an untrained encoder has seen no claim.
     assert claims_for("bm25 plain", "H") == val and claims_for("bm25 plain", "S") == train
-    with pytest.raises(UserError, match="only `carved` is unseen"):
+    with refused(UserError, "`carved`"):
         claims_for("cosine", "S", replace(settings, choosing=ChoosingOn(val="train")))
     (choice,) = SystemRunner(dev, settings).run(systems["H"]).choices
     assert (choice.split, choice.claims) == ("val", len(val.claims)) and not choice.note
@@ -165,17 +166,17 @@ def test_the_shipped_views_are_read_with_the_encoder_that_is_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "facts"),
     [
-        (["--system=BM52"], "BM52.*BM25"),
-        (["--system=BM25", "--folds=30"], "30 papers at least; there are 24"),
-        (["--system=BM25", "--split=train"], "not reported on"),
+        (["--system=BM52"], ["system: 'BM52'", "BM25"]),
+        (["--system=BM25", "--folds=30"], [" 30 papers", " 24"]),
+        (["--system=BM25", "--split=train"], ["split: 'train'"]),
     ],
 )
 def test_bad_arguments_are_one_line_and_leave_nothing(
-    base_arguments: list[str], tmp_path: Path, options: list[str], message: str
+    base_arguments: list[str], tmp_path: Path, options: list[str], facts: list[str]
 ) -> None:
-    with pytest.raises(UserError, match=message):
+    with refused(UserError, *facts):
         main([*base_arguments, *options])
     assert not list((tmp_path / "out").rglob("*"))
 

@@ -23,6 +23,7 @@ from claim2source.evaluation.evaluate import Scoring, score_encoder, score_resul
 from claim2source.models import Manifest, resolve
 from claim2source.training.export.weighted_sum import ScaledCheckpoint
 from claim2source.training.finetune import finetune
+from tests.refusals import refused
 from tests.training.points import config, write_point
 from tests.training.small import small_config, small_setup
 
@@ -83,7 +84,7 @@ def hashes(*folders: Path) -> dict[Path, str]:
 def test_of_several_scales_the_chosen_one_is_exported_and_reported(
     kind: str, runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The curve and the report are what each scale gives alone; the run and its base stay."""
+    """The curve and the report equal those of each scale alone; the run and its base stay."""
     before = hashes(runs[kind], runs["model"])
     point, out = epoch(runs, kind), tmp_path / "out"
     # Without a data set it is the manifest's.
@@ -104,7 +105,7 @@ def test_of_several_scales_the_chosen_one_is_exported_and_reported(
         encoder = resolve(runs[kind] / "checkpoints" / folder, "cpu").encoder
         expected = score_encoder(encoder, dev, rendering, PLAIN).report
         assert report["systems"][name]["languages"] == near(dict(expected.languages))
-    # What is exported scores what was reported as picked.
+    # The export has the score reported for the chosen one.
     chosen = choice["settings"]["scale"]
     assert json.loads((out / "claim2source.json").read_text())["scale"] == chosen
     exported = resolve(out, "cpu")
@@ -134,7 +135,7 @@ def fake_scores(best_on: dict[str, Callable[[Any], bool]], seen: list[tuple[Any,
 def test_nothing_of_the_reported_split_reaches_the_choice(
     runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Val says 0.25 and dev says 1: 0.25 is exported, and dev is scored at 0, 1 and that alone."""
+    """Val prefers 0.25 and dev 1: 0.25 is exported, and dev is scored only at 0, 0.25 and 1."""
     seen: list[tuple[Any, str]] = []
     rules = {name: lambda w, b=b: w.get("scale") == b for name, b in (("val", 0.25), ("dev", 1.0))}
     monkeypatch.setattr(program, "score_encoder", fake_scores(rules, seen))
@@ -197,7 +198,7 @@ def test_val_says_whether_one_alone_is_better(
     ):
         rules: Any = {"val": best, "dev": lambda _: True}
         monkeypatch.setattr(program, "score_encoder", fake_scores(rules, []))
-        # The first stands for the sum.
+        # The first one represents the sum.
         compared = compare_parts(read(tmp_path, points, f"--rule={rule}"), points[0])
         (choice,) = compared.systems[SUM].choices
         assert choice.settings == {"checkpoint": name} and compared.chosen == SUM
@@ -219,7 +220,7 @@ def test_where_the_base_was_chosen_the_best_trained_epoch_is_scaled(
     merge(tmp_path / "out", "--checkpoints", run, "--scales", 0.5)
     export = json.loads((tmp_path / "out" / "claim2source.json").read_text())
     assert (export["checkpoint"], export["scale"]) == ("epoch-1", 0.5)
-    # As the run stands it is the base.
+    # The run's chosen checkpoint is the base.
     merge(tmp_path / "base", "--checkpoints", run)
     export = json.loads((tmp_path / "base" / "claim2source.json").read_text())
     assert (export["checkpoint"], export["weights"]["kind"]) == ("epoch-0", "base")
@@ -234,27 +235,27 @@ def test_what_cannot_be_done_is_said_and_nothing_written(runs: Runs, tmp_path: P
     shutil.copytree(points[2], tmp_path / "half")
     half.write(tmp_path / "half")
     cases: list[tuple[list[str], str]] = [
-        (["--checkpoints", points[2], *several, data, "--split=train"], "not reported on"),
+        (["--checkpoints", points[2], *several, data, "--split=train"], "split: 'train'"),
         (["--checkpoints", points[2], *several, "--dataset=no/such"], "no/such"),
-        (["--checkpoints", points[0], *several, data], "nothing to scale"),
-        (["--checkpoints", points[0], points[1], data], "nothing was trained"),
-        (["--checkpoints", points[1], points[1], data], "two or more different"),
-        (["--checkpoints", str(runs["model"]), *several], "a checkpoint has one"),
+        (["--checkpoints", points[0], *several, data], f"{points[0]}: "),
+        (["--checkpoints", points[0], points[1], data], f"{points[0]}: "),
+        (["--checkpoints", points[1], points[1], data], "checkpoints: "),
+        (["--checkpoints", str(runs["model"]), *several], f"{runs['model']}/manifest.json: "),
         (["--checkpoints", points[2], "--scales=[]"], "scales"),
         (["--checkpoints", points[2], "--weights=1"], "weights"),
         (["--checkpoints", *points[1:], "--scales=1"], "scales"),
         (["--checkpoints", *points[1:], "--weights=1"], "weights"),
         (["--checkpoints", *points[1:], "--weights", "1", "-1"], "weights"),
     ]
-    for words, message in cases:
-        with pytest.raises(UserError, match=message):
+    for words, fact in cases:
+        with refused(UserError, fact):
             merge(out, *words)
     assert [path.name for path in tmp_path.iterdir()] == ["half"]
     before = hashes(runs["lora"])
-    with pytest.raises(UserError, match="not an export"):
+    with refused(UserError, f"{runs['lora']}: "):
         merge(runs["lora"], "--checkpoints", points[2], "--overwrite")
     assert hashes(runs["lora"]) == before
-    # An adapter at a scale of its own is exported at it, or at another.
+    # An adapter with its own scale is exported at that scale, or at another one.
     written = []
     for words, scale in (([], 0.5), (["--scales", "0.5"], 0.5), (["--scales", "1"], 1.0)):
         merge(out, "--checkpoints", tmp_path / "half", "--overwrite", *words)
@@ -269,5 +270,5 @@ def test_what_was_scaled_in_full_is_not_scaled_again(runs: Runs, tmp_path: Path)
     manifest = Manifest.read(tmp_path / "half")
     scaled = replace(manifest.weights, scale=0.5)
     replace(manifest, weights=scaled).write(tmp_path / "half")
-    with pytest.raises(UserError, match=r"interpolation at 0\.5"):
+    with refused(UserError, f"{tmp_path / 'half'}: ", " 0.5"):
         merge(tmp_path / "out", "--checkpoints", tmp_path / "half", "--scales", 0, 1)

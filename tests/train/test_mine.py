@@ -15,6 +15,7 @@ from claim2source.data.loading import load
 from claim2source.data.split import carve_val
 from claim2source.mining import read_mined
 from claim2source.text import Rendering
+from tests.refusals import refused
 
 
 def options(setup: tuple[Path, Path], out: Path, **more: Any) -> list[str]:
@@ -76,7 +77,7 @@ def test_train_is_mined_without_val_and_nothing_where_a_setting_is_wrong(
 def test_the_released_format_has_the_texts_of_the_mined_ids(
     setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """With the rendering asked for; a file that somebody else wrote in that format stays."""
+    """With the requested rendering; a file that somebody else wrote in that format stays."""
     forms = {"rendering__claims": "bilingual", "rendering__sources": "metadata"}
     mined(setup, tmp_path / "ids.jsonl", **forms)
     out = tmp_path / "texts.jsonl"
@@ -99,6 +100,6 @@ def test_the_released_format_has_the_texts_of_the_mined_ids(
     mined(setup, out, format="gritlm", instruction="Find it")
     theirs = '{"query": ["Represent this text:", "x"], "pos": [["", "y"]], "neg": [["", "z"]]}'
     out.write_text(theirs)
-    with pytest.raises(UserError, match="no program of ours wrote it"):
+    with refused(UserError, out):
         mined(setup, out, format="gritlm")
     assert out.read_text() == theirs

@@ -1,4 +1,4 @@
-"""Several nodes for real: two hosts as network namespaces, by accelerate and by the Slurm job."""
+"""Real runs on several nodes: two hosts as network namespaces, with accelerate and Slurm."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_two_nodes_train_as_one_process_and_resume_after_one_was_killed(
     nodes = [start(host, i, a, logs[i], command) for i, host in enumerate(hosts)]
     wait_for(logs[0], "epoch 1: ", nodes)
     b.kill()
-    # Not within the hours that an exchange may take, and not as a mistake of the program.
+    # Sooner than the hours that an exchange may take, and not as an internal error.
     assert nodes[0].wait(timeout=60) != 0
     assert nodes[1].wait(timeout=60) != 0
     (message,) = ours(logs[0])
@@ -142,7 +142,7 @@ def test_two_nodes_train_as_one_process_and_resume_after_one_was_killed(
 def test_a_node_without_its_network_is_not_waited_for(
     hosts: tuple[Host, Host], setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """Nothing closes the connections: an exchange's time-out ends the one, the kernel's the other.
+    """Nothing closes the connections: an exchange's timeout ends one, the kernel's the other.
 
     The node without a network may wait in an exchange, or for the first process's store.
     """

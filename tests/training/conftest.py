@@ -20,7 +20,7 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="session")
 def encoder(setup: tuple[Path, Path]) -> Encoder:
-    """The small model as it is read; do not change it."""
+    """The loaded small model; do not change it."""
     return small_encoder(setup[0])
 
 

@@ -53,7 +53,7 @@ def ip(*words: str) -> str:
 
 
 def why_not() -> str | None:
-    """Say why this machine has no namespaces for us; None if it has."""
+    """Return the reason why this machine has no namespaces for us; None if it has."""
     if shutil.which("ip") is None:
         return "no iproute2 here"
     name = f"{PREFIX}-{os.getpid()}-try"
@@ -101,7 +101,7 @@ def _delete(name: str) -> None:
 
 
 def _delete_left() -> None:
-    """Delete what a test that was killed has left: namespaces of processes that are gone."""
+    """Delete the namespaces that killed tests have left."""
     for line in ip("netns", "list").splitlines():
         parts = line.split()[0].split("-")
         if len(parts) == 3 and parts[0] == PREFIX and parts[1].isdecimal():

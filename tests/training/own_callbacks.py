@@ -1,4 +1,4 @@
-"""A callback of a user's own that logs, in a file of its own."""
+"""A user's callback that logs, in its own file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytorch_lightning as pl
 
 
 class Own(pl.Callback):
-    """Log a value of a user's own."""
+    """Log a user's own value."""
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
         module.log("mine", 1.0, logger=False)

@@ -1,4 +1,4 @@
-"""Losses of a user's own, in a file of their own."""
+"""A user's losses, in their own file."""
 
 from __future__ import annotations
 
@@ -52,6 +52,6 @@ class NoWeight:
 
 @dataclass(frozen=True)
 class NeedsMore(Uniformity):
-    """Need an input that there is not."""
+    """Need an input that does not exist."""
 
     needs = ("more",)

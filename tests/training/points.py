@@ -1,4 +1,4 @@
-"""Checkpoints of ours without a training: tiny models whose weights were moved at random."""
+"""Checkpoints without training: tiny models with randomly changed weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from claim2source.models import (
 from claim2source.text import Rendering
 from claim2source.training.checkpoint import save_checkpoint
 
-# None of these is a default, and the two sides differ: what is forgotten or swapped shows.
+# None of these is a default, and the two sides differ, so that mistakes are noticed.
 TEMPLATE = Template("query : a ", "passage : b c ", True)
 RENDERING = Rendering("bilingual", "title_abstract")
 

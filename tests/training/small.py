@@ -108,7 +108,7 @@ def recipe_of(
     rotate: bool = False,
     **optimisation: Any,
 ) -> RetrieverRecipe:
-    """How a retriever is trained, where equal texts alone make one paper of two sources."""
+    """How a retriever is trained, if only equal texts make two sources one paper."""
     return RetrieverRecipe(
         rendering=rendering or Rendering(),
         optimisation=OptimisationConfig(negatives=negatives, **optimisation),
@@ -210,7 +210,7 @@ def relative_gap(expected: Gradients, actual: Gradients) -> float:
 def power_cut(
     when: Callable[[TrainingState], bool] = lambda state: True, *, expected: bool = True
 ) -> Iterator[None]:
-    """End the run inside right after the first saved state of which `when` holds."""
+    """End the run inside right after the first saved state for which `when` is true."""
     real = TrainingState.save
 
     def save_then_die(self: TrainingState, path: Path) -> None:

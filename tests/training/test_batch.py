@@ -47,7 +47,7 @@ def cells(listed: list[str]) -> Tensor:
     return torch.tensor([[cell == "x" for cell in line] for line in listed])
 
 
-# Claim 3's other gold is no candidate: its score is not handed on.
+# Claim 3's other gold is not a candidate: its score is not used.
 TEACHER = {"3": {"c": 2.0, "d": 5.0, "b": -1.0}, "4": {"f": 0.25}}
 
 
@@ -96,7 +96,7 @@ def require_same(actual: Tensor | None, expected: object) -> None:
     assert actual is not None
     values = torch.as_tensor(expected)
     assert actual.shape == values.shape and torch.allclose(actual, values, atol=1e-6)
-    # No two rows are alike, or their order would not be seen.
+    # No two rows are equal, so that their order is tested.
     assert torch.pdist(values).min() > 1e-3
 
 
@@ -117,7 +117,7 @@ def test_a_gold_under_another_id_is_masked(
     recipe = recipe_of(train="query_only" if query_only else "both")
     pairs = TrainingPairs(data, rows, encoder, recipe, base=base, teacher=teacher)
     batch = pairs.batch(BatchPlan((0, 1, 2, 3), 0, 0, 1))
-    # Columns a c g e b h; claim 3's other gold, d, is not among them, but reads as h does.
+    # Columns a c g e b h; claim 3's other gold, d, is not among them, but has h's text.
     assert torch.equal(batch.masked, cells(["..x...", ".....x", "x.....", "......"]))
     assert batch.teacher is not None
     assert batch.teacher[0].nan_to_num(-99.0).tolist() == [1.0, -99.0, -99.0, -99.0, 0.0, -99.0]

@@ -164,7 +164,7 @@ def test_against_a_slow_reference(
 
 @pytest.mark.parametrize("order", ["mixed", "language"])
 def test_few_pairs_are_left_out_for_many_processes(order: str) -> None:
-    """15,395 pairs in batches of 8 for 8 processes: 203 were left out; 3 do not come out even."""
+    """15,395 pairs in batches of 8 for 8 processes: once 203 were left out; now 3 remain."""
     pairs = [(i // 2, ("de", "en", "fr")[i % 7 % 3]) for i in range(15_395)]
     batch_sampler = sampler(pairs, order, 8, world_size=8)
     batches = batch_sampler.epoch_batches(0)
@@ -277,7 +277,7 @@ def test_a_thread_makes_the_next_batches_of_the_epoch_and_the_state_counts_those
     for i in range(2):
         assert next(batches) == (plans[i], False)
         assert loader.state_dict() == {"batches": i + 1}
-    # Those that follow are made unasked, and no more than so many.
+    # The next batches are made in advance, up to a limit.
     assert [plans_made.get(timeout=60) for _ in range(2 + AHEAD)] == plans[: 2 + AHEAD]
     with pytest.raises(queue.Empty):
         plans_made.get(timeout=0.05)

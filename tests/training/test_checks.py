@@ -1,4 +1,4 @@
-"""Settings that data or model cannot serve, and what is said of texts and temperatures."""
+"""Settings that do not fit data or model, and warnings about texts and temperatures."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from claim2source.training.loss_list import Losses
 from claim2source.training.losses import InfoNCE, KeepBase
 from claim2source.training.reranker import finetune_reranker
 from claim2source.training.splits import unused_data
+from tests.refusals import refused
 from tests.training.reranker.small import small_config as reranker_config
 from tests.training.small import data_of, small_config
 
@@ -29,7 +30,7 @@ def test_consistency_needs_translations(setup: tuple[Path, Path], untranslated: 
     extra: dict[str, Any] = {"losses__consistency__weight": 0.5}
     data_of(small_config(model, data, Path("run"), **extra))
     data_of(small_config(model, untranslated, Path("run")))
-    with pytest.raises(ConfigError, match=r"losses\.consistency\.weight: 0\.5 .*no training claim"):
+    with refused(ConfigError, "losses.consistency.weight: 0.5 "):
         data_of(small_config(model, untranslated, Path("run"), **extra))
 
 
@@ -41,7 +42,7 @@ def test_protected_languages_must_be_there(setup: tuple[Path, Path]) -> None:
 
     check(1.0, {"en": 1.0, "de": 0.0})
     check(0.0, {"fr": 1.0})  # the loss is off
-    with pytest.raises(ConfigError, match=r"losses\.keep_base\.languages: 'fr' .*: en, de"):
+    with refused(ConfigError, "losses.keep_base.languages: 'fr' ", "en, de"):
         check(1.0, {"en": 1.0, "fr": 1.0})
 
 
@@ -76,35 +77,35 @@ CANDIDATES = SCORES | {"losses__distillation__candidates": True}
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "facts"),
     [
-        ({"data__report_split": "train"}, r"data\.report_split: 'train' .*another split"),
-        ({"data__limit": 5, "mined": "m.jsonl"}, r"data\.limit: 5 .*none with a file of mined"),
-        ({"losses__info_nce__weight": 0}, r"losses: .*a weight above 0"),
+        ({"data__report_split": "train"}, "data.report_split: 'train' ,data.train_split"),
+        ({"data__limit": 5, "mined": "m.jsonl"}, "data.limit: 5 ,mined"),
+        ({"losses__info_nce__weight": 0}, "losses: ,weight"),
         (
             {"losses__keep_base__weight": 1, "losses__keep_base__languages": '{"en": 0.0}'},
-            r"losses\.keep_base\.languages: .*share above 0",
+            "losses.keep_base.languages: ,'en': 0.0",
         ),
         (
             {"optimisation__chunk_tokens": 64, "optimisation__chunk_size": 8},
-            r"chunk_tokens: 64 .*none with optimisation\.chunk_size",
+            "optimisation.chunk_tokens: 64 ,optimisation.chunk_size",
         ),
         (
             {"optimisation__negatives": 4, "optimisation__remine_every": 1, "mined": "m.jsonl"},
-            r"optimisation\.negatives.*at most.*\(3\)",
+            "optimisation.negatives: 4 ,mining.hard,(3)",
         ),
-        (CANDIDATES | {"optimisation__remine_every": 1}, "remine_every"),
-        (CANDIDATES | {"optimisation__negatives": 3}, r"at most mining\.hard"),
-        (CANDIDATES | {"losses__distillation__weight": 0}, "candidates"),
-        ({"losses__distillation__weight": 1}, r"losses\.distillation\.scores"),
-        ({"tuning": "lora", "optimisation__train_layers": 1}, r"optimisation\.train_layers: 1 "),
-        ({"tuning": "qlora", "optimisation__train_layers": 1}, r"optimisation\.train_layers: 1 "),
+        (CANDIDATES | {"optimisation__remine_every": 1}, "optimisation.remine_every: 1 "),
+        (CANDIDATES | {"optimisation__negatives": 3}, "optimisation.negatives: 3 ,mining.hard"),
+        (CANDIDATES | {"losses__distillation__weight": 0}, "losses.distillation.candidates: "),
+        ({"losses__distillation__weight": 1}, "losses.distillation.scores: "),
+        ({"tuning": "lora", "optimisation__train_layers": 1}, "optimisation.train_layers: 1 "),
+        ({"tuning": "qlora", "optimisation__train_layers": 1}, "optimisation.train_layers: 1 "),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(
-    settings: dict[str, Any], message: str
+    settings: dict[str, Any], facts: str
 ) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with refused(ConfigError, *facts.split(",")):
         small_config(Path("m"), Path("d"), Path("run"), **settings)
 
 
@@ -117,7 +118,7 @@ def test_a_rerankers_adapters_have_no_layers_to_choose(tiny: dict[str, Path]) ->
 
 
 def test_settings_that_go_together() -> None:
-    """Another loss alone; and a file may hold more than the config mines, unless it mines again."""
+    """Only another loss; and a file may have more than the config mines, unless it mines again."""
     losses = {"losses__info_nce__weight": 0, "losses__consistency__weight": 1}
     for settings in (losses, {"optimisation__negatives": 4, "mined": "m.jsonl"}):
         small_config(Path("m"), Path("d"), Path("run"), **settings)
@@ -126,13 +127,13 @@ def test_settings_that_go_together() -> None:
 def test_files_are_read_before_anything_is_scored(setup: tuple[Path, Path], tmp_path: Path) -> None:
     mined = tmp_path / "mined.jsonl"
     mined.write_text('{"claim": "nobody", "positive": "s00", "negatives": []}\n')
-    with pytest.raises(InputError, match=r"mined\.jsonl.*nobody"):
+    with refused(InputError, f"{mined}:1: claim: ", "nobody"):
         data_of(small_config(*setup, Path("run"), mined=mined))
     # A run that is resumed has its own copy.
     data_of(small_config(*setup, Path("run"), mined=mined, resume=True))
     extra: dict[str, Any] = {"losses__distillation__scores": tmp_path / "none.trec"}
     data_of(small_config(*setup, Path("run"), **extra))
-    with pytest.raises(InputError, match=r"none\.trec.*no such file"):
+    with refused(InputError, tmp_path / "none.trec", "losses.distillation.scores"):
         data_of(small_config(*setup, Path("run"), losses__distillation__weight=1, **extra))
 
 
@@ -142,7 +143,7 @@ def test_a_split_that_shares_a_claim_with_train_is_refused(
     shutil.copytree(setup[1], tmp_path / "data")
     with open(tmp_path / "data" / "qrels" / "dev.tsv", "a") as file:
         file.write("train-3\ts03\t1\n")
-    with pytest.raises(ConfigError, match=r"without claims .* \(1 of its claims, such as train-3"):
+    with refused(ConfigError, "data.report_split: 'dev' ", "data.train_split", "(1 ", "train-3"):
         data_of(small_config(setup[0], tmp_path / "data", Path("run")))
 
 
@@ -151,10 +152,10 @@ def warning_of(deviation: float, temperature: float) -> str:
 
 
 def test_flat_and_sharp_ones_are_warned_of_with_one_that_fits() -> None:
-    """E5's cosines at the temperature of others, and others' at E5's; each at its own is fine."""
+    """E5's cosines at other models' temperature, and vice versa; each at its own is fine."""
     flat, sharp = warning_of(0.02, 0.02), warning_of(0.1, 0.01)
-    assert "0.02 is flat" in flat and "about 0.01 would" in flat
-    assert "0.01 is sharp" in sharp and "about 0.05 would" in sharp
+    assert " 0.02 " in flat and "flat" in flat and flat.endswith(" 0.01")
+    assert " 0.01 " in sharp and "sharp" in sharp and sharp.endswith(" 0.05")
     for deviation, temperature in ((0.1, 0.05), (0.02, 0.01), (0.06, 0.02), (0.014, 0.01)):
         assert warning_of(deviation, temperature) == ""
     assert RandomBaseline(0.0, 0.0, 0).temperature_sentences(0.02) == []
@@ -166,7 +167,7 @@ def test_the_share_is_that_of_the_perplexity(ratio: float) -> None:
     chances = np.exp(scores - scores.max())
     chances /= chances.sum()
     perplexity = float(np.exp(-(chances * np.log(chances)).sum()))
-    percent = re.search(r"over (\d+)% of", warning_of(0.02, 0.02 / ratio))
+    percent = re.search(r"(\d+)% of", warning_of(0.02, 0.02 / ratio))
     assert percent is not None
     assert int(percent[1]) == pytest.approx(100 * perplexity / len(scores), abs=1)
 
@@ -176,7 +177,7 @@ def test_a_first_loss_far_above_chance_is_warned_of() -> None:
     for loss in (322.0, float("inf"), float("nan")):
         (line,) = first_loss_sentences(loss, 8, 0.05)
         assert f"{loss:.3g}" in line and "2.08" in line and "temperature 0.05" in line
-    # More sources are a harder guess, and one alone is none.
+    # With more sources guessing is harder, with one there is nothing to guess.
     assert first_loss_sentences(8.0, 512, 0.05) == []
     assert first_loss_sentences(0.0, 1, 0.05) == []
 
@@ -192,7 +193,7 @@ def test_every_run_looks_at_random_pairs_and_at_its_first_loss(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Dot products of a random BERT's vectors, whose length is no 1."""
+    """Dot products of a random BERT's vectors, which are not normalised."""
     extra: dict[str, Any] = {
         "no negatives": {"optimisation__negatives": 0},
         "a mined file": {"mined": tmp_path / "mined.jsonl"},
@@ -211,7 +212,7 @@ def test_every_run_looks_at_random_pairs_and_at_its_first_loss(
         )  # fmt: skip
         finetune(config)
         wrong = not normalize
-        assert ("optimisation.temperature 0.002 is sharp" in capsys.readouterr().out) is wrong
+        assert ("optimisation.temperature 0.002 " in capsys.readouterr().out) is wrong
         assert any("the first loss is" in line for line in caplog.messages) is wrong
         caplog.clear()
 
@@ -244,7 +245,7 @@ def test_what_would_end_a_run_once_it_is_mined_ends_it_before(
 def test_a_store_that_is_a_file_is_refused_first(setup: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "store").write_text("", encoding="utf-8")
     config = small_config(*setup, tmp_path / "run", store=tmp_path / "store")
-    with pytest.raises(InputError, match="store"):
+    with refused(InputError, tmp_path / "store"):
         check_early(config)
     assert not (tmp_path / "run").exists()
 
@@ -258,6 +259,6 @@ def test_a_reranker_without_a_negative_to_learn_from_is_refused_first(
     lines = [json.dumps({**row, "negatives": []}) for row in rows]
     file.write_text("\n".join(lines), encoding="utf-8")
     config = reranker_config(tiny, tmp_path / "run", mined=file)
-    with pytest.raises(UserError, match=r"mined\.jsonl: no pair has a negative"):
+    with refused(UserError, f"{file}: "):
         finetune_reranker(config)
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""What a run stands for at its end: an epoch, or the model before training."""
+"""A run's choice at its end: an epoch, or the model before training."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def trained(setup: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) 
 @pytest.mark.parametrize(
     ("scores", "rule", "expected"),
     [
-        # Equal but for rounding: the nearest to the last epoch; by `best` the earliest.
+        # Equal except for rounding: the nearest to the last epoch; with `best` the earliest.
         ([0.4068181818, 0.4068181818181818, 0.40681818181818186, 0.3], "one_se", 2),
         ([0.4068181818, 0.4068181818181818, 0.40681818181818186, 0.3], "best", 1),
         # All lose to the base.
@@ -77,7 +77,7 @@ def test_a_loss_within_a_standard_error_is_taken_but_never_below_the_base(
     run.config = replace(trained, choose="last")
     last, choice = choose_epoch(run, data.weighing)
     assert last == 3 and choice.seen_share is None and len(choice.tried) == 1
-    # An epoch whose checkpoint was not kept is not chosen, but for the last.
+    # An epoch whose checkpoint was not kept is not chosen, except the last one.
     run.path, run.config = tmp_path, trained
     assert choose_epoch(run, data.weighing)[0] == 3
 
@@ -118,7 +118,7 @@ def test_both_parts_of_val_are_scored_and_chosen_by(
         text.startswith(data) and "val, seen papers" in (tmp_path / "o" / "report.md").read_text()
     )
     assert Report.read(tmp_path / "o").training == report.training
-    # Programs that carve it again get the same claims, and say so.
+    # Programs that carve it again get the same claims, and report it.
     selection = HeldOut(str(setup[1]), "dev").claims([resolve(tmp_path / "run").manifest])
     if selection.note == "":
         assert selection.val == val

@@ -55,7 +55,7 @@ def test_groups_join_claims_that_share_a_gold_or_a_text(encoder: Encoder) -> Non
 
 
 def test_token_ids_are_those_of_evaluation(encoder: Encoder) -> None:
-    """Of either side, which a model may read behind prefixes of their own."""
+    """On either side, because a model may have separate prefixes."""
     template = Template(claim="query: ", source="passage: ")
     settings = replace(encoder.settings, template=template)
     prefixed = Encoder(encoder.model, encoder.tokenizer, settings, None)
@@ -93,7 +93,7 @@ def used_in(pairs: TrainingPairs, plan: BatchPlan) -> str:
 
 
 def test_a_list_that_is_mined_anew_begins_at_its_hardest(encoder: Encoder) -> None:
-    """Later uses go on in it: in the next epoch, and in the same; if a run resumes too."""
+    """Later uses continue in it: in the next epoch, in the same one, and after a resume."""
     before, after = mined_row("2", "c", *"abdef"), mined_row("2", "c", *"fedba")
     plans = list(BatchSampler([0], 1, epochs=4, remine_every=2, repeat=2))
     pairs = TrainingPairs(dataset(), [before], encoder, recipe_of(2, rotate=True))

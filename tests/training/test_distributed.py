@@ -15,6 +15,7 @@ from claim2source.training.distributed import (
     lost_connection,
 )
 from claim2source.training.launcher import LaunchedSettings, World, launched_world
+from tests.refusals import refused
 
 
 def test_the_launchers_variables() -> None:
@@ -72,7 +73,7 @@ def test_only_contradictions_of_config_and_launcher_are_refused(
         settings = replace(settings, precision=own)
     else:
         settings = replace(settings, accumulation=own)
-    # A program that does not train has nothing to contradict.
+    # A program that does not train has no such settings.
     assert launched_world(environment).size == 1
     if not contradicts:
         assert launched_world(environment, settings).size == 1
@@ -84,25 +85,25 @@ def test_only_contradictions_of_config_and_launcher_are_refused(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_more_processes_than_gpus_are_refused() -> None:
     gpus = torch.cuda.device_count()
-    message = f"{gpus + 1} processes on a machine with {gpus} GPUs"
+    facts = f"{gpus + 1} processes", f"{gpus} GPUs"
     world = World(gpus + 1, gpus + 1, gpus, gpus)
-    with pytest.raises(UserError, match=message), joined_world(world, None):
+    with refused(UserError, *facts), joined_world(world, None):
         raise AssertionError("joined")
 
 
 def test_two_worlds_are_an_error() -> None:
     check_same_world(World(2, 2, 0), 2)
-    with pytest.raises(UserError, match="started 2 processes, Lightning sees 1"):
+    with refused(UserError, " 2 processes", "Lightning sees 1"):
         check_same_world(World(2, 2, 0), 1)
 
 
 def test_several_processes_asked_for_and_one_started_is_refused() -> None:
-    # What `accelerate launch --num_processes 2` leaves where it finds one device.
+    # The environment of `accelerate launch --num_processes 2` if it finds one device.
     launcher = {"ACCELERATE_MIXED_PRECISION": "no", "MASTER_ADDR": "127.0.0.1"}
     with pytest.raises(UserError, match="--multi_gpu"):
         launched_world(launcher)
     # `--cpu` starts one process, and accelerate takes no --multi_gpu beside it.
-    with pytest.raises(UserError, match="in place of --cpu, use --multi_gpu --num_processes N "):
+    with refused(UserError, "--cpu", "--multi_gpu --num_processes N "):
         launched_world(launcher | {"ACCELERATE_USE_CPU": "True"})
     assert launched_world(launcher | {"WORLD_SIZE": "1"}).size == 1
     assert launched_world({"MASTER_ADDR": "127.0.0.1"}).size == 1  # a cluster's, not the launcher's
@@ -124,7 +125,7 @@ def test_the_launchers_cpu_is_not_ignored_where_there_is_a_gpu(
 
 @pytest.mark.parametrize("size", ["2", "0", "two"])
 def test_a_world_that_no_launcher_started_is_not_waited_for(size: str) -> None:
-    with pytest.raises(UserError, match=f"WORLD_SIZE={size}, but no launcher"):
+    with refused(UserError, f"WORLD_SIZE={size},", "accelerate launch"):
         launched_world({"WORLD_SIZE": size})
     with joined_world(World(), "cpu"):
         pass
@@ -138,9 +139,9 @@ def test_a_world_that_no_launcher_started_is_not_waited_for(size: str) -> None:
                 "[/a/b/gloo/gloo/transport/tcp/pair.cc:537] Read error [10.0.0.1]:1926: Connection "
                 "reset by peer. This is typically caused by a remote process that ended.\nmore"
             ),
-            r"\(Read error \[10.0.0.1\]:1926: Connection reset by peer\)",
+            "(Read error [10.0.0.1]:1926: Connection reset by peer)",
         ),
-        # What gloo says of the next exchange after one that timed out.
+        # gloo's error for the next exchange after a timeout.
         (RuntimeError("Application timeout caused pair closure"), "caused pair closure"),
         (dist.DistBackendError("NCCL error: remote process exited"), "remote process exited"),
     ],
@@ -148,6 +149,5 @@ def test_a_world_that_no_launcher_started_is_not_waited_for(size: str) -> None:
 def test_a_lost_process_is_one_line(error: Exception, reason: str) -> None:
     cause = lost_connection(error)
     assert cause is not None and "\n" not in cause and "--resume" in cause
-    with pytest.raises(UserError, match=reason):
-        raise UserError(cause)
+    assert reason in cause
     assert lost_connection(RuntimeError("mat1 and mat2 shapes cannot be multiplied")) is None

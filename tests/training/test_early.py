@@ -1,4 +1,4 @@
-"""What a training lacks is said before torch is imported."""
+"""Missing inputs of a training run are reported before torch is imported."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 
 from claim2source.core.errors import InputError
 from claim2source.data.loading import require_golds
+from tests.refusals import refused
 from tests.shared_data import REPOSITORY
 from tests.training.small import data_of, mined_row, small_config
 
@@ -77,7 +78,7 @@ def test_what_is_missing_is_said_without_torch(
     config = f"{program.removeprefix('train.')}/demo.yaml".replace("finetune_reranker", "reranker")
     extra = ["--config", f"configs/{config}"] if "reranker" not in program else []
     (noq.parent / "end.yaml").write_text("systemz: []\n")
-    # Every process of a launch looks, also one that is not the first.
+    # Every process of a launch checks, not only the first.
     launch: dict[str, str] = {}
     if "reranker" in program:
         extra = ["--mined", "mined.jsonl", "--model.name", "all-MiniLM-L6-v2"]
@@ -180,7 +181,7 @@ def test_golds_are_looked_for_in_the_judgements(noq: Path) -> None:
     header = "query-id\tcorpus-id\tscore\n"
     claim, source, _ = (DEMO / "qrels" / "dev.tsv").read_text().splitlines()[1].split("\t")
     (noq / "qrels" / "dev.tsv").write_text(f"{header}{claim}\t{source}\t0\n")
-    with pytest.raises(InputError, match="noq: split: no claim of 'dev' has a gold"):
+    with refused(InputError, f"{noq}: split: ", "'dev'"):
         require_golds(noq, "dev")
     (noq / "qrels" / "dev.tsv").write_text(f"{header}{claim}\t{source}\t2\n")
     require_golds(noq, "dev")

@@ -24,9 +24,9 @@ PORTS = iter(range(29611, 29700))
 
 @pytest.fixture(scope="module")
 def reference(setup: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """One process, two whole batches at once: what every other way must equal."""
+    """One process, two whole batches at once: the reference for all other ways."""
     alone = gradients(setup, 1, "none", tmp_path_factory.mktemp("alone") / "out.pt")
-    # Every loss takes part, or comparing their gradients would compare nothing.
+    # Every loss has a weight, so that all gradients are compared.
     own = "tests.training.own_losses.Uniformity"
     ours = {"info_nce", "distillation", "keep_base", "consistency"}
     assert {*ours, own} < alone["terms"].keys()

@@ -61,7 +61,7 @@ def either(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(params=["padded", "as_trained"])
 def encode(request: pytest.FixtureRequest) -> Callable[[Encoder, list[Tokens]], torch.Tensor]:
-    """Vectors of texts with padding, and as the trainer reads them: packed if that works."""
+    """Vectors of padded texts, and as in training: packed if possible."""
     if request.param == "padded":
         return lambda encoder, tokens: encoder.vectors(encoder.collate(tokens))
 
@@ -161,7 +161,7 @@ def gradients(
 def test_gradients_are_the_plain_ones_with_dropout(
     folder: Path, encode: Any, size: int, temperature: float, name: str
 ) -> None:
-    """Of losses of one's own too."""
+    """Also for a user's losses."""
     losses = LOSSES[name]
     encoder = loaded(folder)
     tokens = encoder.tokenize(TEXTS, "claim")
@@ -198,7 +198,7 @@ def test_with_checkpointing_adapters_and_autocast(
     reference = gradients(True, encoder, encode, tokens, chunks, 0.05, autocast=autocast)
     chunked = gradients(False, encoder, encode, tokens, chunks, 0.05, autocast=autocast)
     trained = {n for n, p in encoder.model.named_parameters() if p.requires_grad}
-    # BERT's pooler takes no part.
+    # BERT's pooler is not used.
     assert {n for n in trained if "pooler" not in n} == reference[1].keys()
     assert relative_gap(reference[1], chunked[1]) < 1e-5
     # Dropout is on, in a decoder too: another RNG state gives other gradients.
@@ -274,5 +274,5 @@ def test_activations_of_one_chunk_at_a_time(folder: Path) -> None:
         assert not tensors and len(before) >= len(chunks)
         return max(before)
 
-    # What keeps the graphs of all chunks is seen to keep them.
+    # A variant that keeps the graphs of all chunks is detected.
     assert 10 * most_kept(False) < most_kept(True)

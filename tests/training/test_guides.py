@@ -33,7 +33,7 @@ def follow(heading: str, folder: Path) -> None:
             commands.append(block)
     assert commands
     program = f'claim2source() {{ {sys.executable} -m claim2source "$@"; }}\n'
-    # The package lies in another folder, where an installation would have put it.
+    # The package is in another folder, as after an installation.
     program += f'export PYTHONPATH="$PYTHONPATH:{REPOSITORY}"\n'
     for command in commands:
         command = command.replace("PYTHONPATH=.", 'PYTHONPATH=".:$PYTHONPATH"')

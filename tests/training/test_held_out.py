@@ -42,7 +42,7 @@ def record(data: Path, val_share: float, val_seed: int, **options: Any) -> DataR
 
 
 def checkpoint(folder: Path, data: DataRecord, base: str = "hub/base", **options: Any) -> str:
-    """Write the manifest of a trained retriever: nothing else is read of it here."""
+    """Write only the manifest of a trained retriever, which is enough here."""
     weights, settings = Weights("full", "0"), EncoderSettings("mean", max_length=24)
     defaults: dict[str, Any] = {"epoch": 1, "data": data}
     manifest = Manifest(
@@ -134,12 +134,12 @@ def test_what_was_trained_on_other_claims_is_free(
     for name in (held_out, untrained, phase, "hub/model", str(setup[0])):
         assert refused(setup, name) == "", name
     assert not caplog.records
-    # Nobody can tell: it is warned of, in one line.
+    # It is unknown: a warning, in one line.
     assert refused(setup, away) == ""
     (warned,) = caplog.messages
     assert "model.name" in warned and away in warned and "\n" not in warned
     caplog.clear()
-    # More was held out there: what val has of it is new to the model.
+    # More was held out there: those claims of val are new to the model.
     _, val = carve_val(train, 0.2, 13)
     rest = train.with_claims([c for c in train.claims if c not in val.claims][:-4])
     write_beir([rest, load(data, "dev")], tmp_path / "part")
@@ -172,7 +172,7 @@ def test_what_knows_val_is_found_wherever_it_comes_from(
     mixed_checkpoint = checkpoint(tmp_path / "of mixed", record(tmp_path / "mixed", **OTHER))
     assert "was trained on" in refused(setup, mixed_checkpoint)
     assert "was trained on" in refused((setup[0], tmp_path / "mixed"), part)
-    # An export says it too; and so does what a checkpoint was trained from, or encodes with.
+    # An export records it too, and so do a checkpoint's base and its source encoder.
     export = tmp_path / "export"
     export.mkdir()
     seed5 = Manifest.read(checkpoint(tmp_path / "seed5", other_record))
@@ -197,7 +197,7 @@ def test_what_knows_val_is_found_wherever_it_comes_from(
     assert all(any(text in message for text in expected) for message in caplog.messages)
     assert any(tuned in message for message in caplog.messages)
     caplog.clear()
-    # One that does not say what it was trained on is warned of, in one line.
+    # A model that does not record its training claims gets a warning, in one line.
     record_file = export / "claim2source.json"
     record_file.write_text(json.dumps(json.loads(record_file.read_text()) | {"data": {}}))
     assert refused(setup, str(export)) == ""

@@ -1,4 +1,4 @@
-"""States are written while the training goes on: a snapshot, one at a time."""
+"""States are written while training continues: a snapshot, one at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses as a list in YAML, as the mapping of 1.0, and as flags; and losses of one's own."""
+"""Losses as a list in YAML, as the mapping of 1.0, as flags; and a user's losses."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from claim2source.training.losses import (
     InfoNCE,
     KeepBase,
 )
+from tests.refusals import refused
 from tests.training.own_losses import NearBase, Uniformity
 from tests.training.small import losses_of, power_cut, same_weights, small_config
 
@@ -226,6 +227,6 @@ def test_a_run_does_not_go_on_with_changed_code(
         finetune(small_config(*setup, tmp_path / "run", **extra))
     with monkeypatch.context() as changed:
         changed.setattr(Losses, "code", lambda self: {f"{OWN}.NearBase": "another"})
-        with pytest.raises(UserError, match="is not the one that the run began with"):
+        with refused(UserError, f"losses.{OWN}.NearBase", "--overwrite"):
             finetune(small_config(*setup, tmp_path / "run", resume=True, **extra))
     finetune(small_config(*setup, tmp_path / "run", resume=True, **extra))

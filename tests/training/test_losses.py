@@ -123,7 +123,7 @@ def test_keep_base_is_weighted_by_language_and_divided_by_all() -> None:
     for i, weight in enumerate(weights):
         tuned = softmax([dot(claims[i].tolist(), s) / 0.2 for s in sources.tolist()])
         base = softmax([dot(base_claims[i].tolist(), s) / 0.2 for s in base_sources.tolist()])
-        # From the base to the tuned model: what the base held likely must stay so.
+        # KL from the base to the tuned model: what the base found likely must stay likely.
         expected += weight * sum(b * math.log(b / t) for b, t in zip(base, tuned, strict=True))
     loss = keep_base(claims, sources, base_claims, base_sources, torch.tensor(weights), 0.2)
     assert float(loss) == pytest.approx(expected / 3, rel=1e-5)

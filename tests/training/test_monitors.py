@@ -22,6 +22,7 @@ from claim2source.training.monitors import (
     named_monitors,
 )
 from claim2source.training.reranker import finetune_reranker
+from tests.refusals import refused
 from tests.shared_data import REPOSITORY
 from tests.training.own_callbacks import Own
 from tests.training.reranker.small import small_config as reranker_config
@@ -31,7 +32,7 @@ LOGGED = [*STEP_VALUES, "val/en/mrr@5", "val/macro/mrr@5", "val/macro/recall@5"]
 
 
 class Seen(pl.Callback):
-    """Note the names that Lightning knows at an epoch's end."""
+    """Record the names that Lightning has at an epoch's end."""
 
     names: set[str] = set()
 
@@ -84,7 +85,7 @@ def test_those_that_do_pass() -> None:
         ],
         LOGGED,
     )
-    # A callback of the user's own may log a name that is not known here.
+    # A user's callback may log an unknown name.
     check_callbacks([Own(), EarlyStopping("mine")], LOGGED)
     assert named_monitors({"callbacks": [SEEN, stopping(monitor="mine")]}) is None
 
@@ -110,7 +111,7 @@ def test_a_retriever_logs_the_names_that_are_listed(
     config = small_config(*setup, tmp_path / "run", **extra)
     finetune(replace(config, trainer={"callbacks": [SEEN]}))
     refused = replace(config, out=tmp_path / "refused", trainer={})
-    # All that is logged, but for the numbers of claims.
+    # Everything that is logged, except the numbers of claims.
     logged = {name for name in Seen.names if not name.endswith("/queries")}
     with pytest.raises(ConfigError) as error:
         finetune(replace(refused, trainer={"callbacks": [stopping(monitor="val_loss")]}))
@@ -142,7 +143,7 @@ def test_a_reranker_logs_the_names_that_are_listed(tiny: Any, tmp_path: Path) ->
     Seen.names.clear()
     config = reranker_config(tiny, tmp_path / "run")
     for monitor in ("val/macro/recall@10", "loss/info_nce"):
-        with pytest.raises(ConfigError, match=re.escape(monitor)):
+        with refused(ConfigError, monitor):
             finetune_reranker(
                 replace(config, trainer={"callbacks": [stopping(monitor=monitor, mode="max")]})
             )

@@ -20,11 +20,12 @@ from claim2source.core.report import Report
 from claim2source.training.finetune import finetune
 from claim2source.training.module import MOST_SKIPPED
 from claim2source.training.resume import TrainingState, previous_state
+from tests.refusals import refused
 from tests.training.points import config as model_config
 from tests.training.points import write_point
 from tests.training.small import a_state, logged_steps, power_cut, small_config
 
-FINITE = r"holds weights that are not finite"
+FINITE = "has weights that are not finite"
 SPOILT = {0, 2, 3}
 
 
@@ -90,7 +91,7 @@ def test_a_spoilt_step_is_skipped_and_a_damaged_state_is_not_the_end(
     assert before.steps_done == 5 and before.epoch_open and not training_state.epoch_open
     damage(state)
     finetune(replace(config, resume=True))
-    assert "going on from the state before it, step 5" in caplog.text
+    assert "step 5" in caplog.text
     training = Report.read(out).training
     assert training is not None and training.skipped_steps == len(SPOILT)
     loss = training.history[1].loss
@@ -100,18 +101,18 @@ def test_a_spoilt_step_is_skipped_and_a_damaged_state_is_not_the_end(
     state.write_bytes(b"cut")
     with at_its_end():
         finetune(replace(config, resume=True))
-    assert "state.pt: not a saved state" in caplog.text
-    assert "going on from the state before it, step 4" in caplog.text
+    assert f"{state}: " in caplog.text
+    assert "step 4" in caplog.text
     resumed = TrainingState.load(state)
     assert resumed.losses == pytest.approx(training_state.losses, abs=0, rel=0, nan_ok=True)
     for name, weight in training_state.weights.items():
         assert torch.equal(weight, resumed.weights[name]), name
-    # Not the damaged one: the next damage can be met too.
+    # Not the damaged one, so that a second damage is survived too.
     assert TrainingState.load(previous_state(state)).steps_done == 5
 
     damage(state)
     damage(previous_state(state))
-    with pytest.raises(InputError, match=r"state\.pt: not a saved state"):
+    with refused(InputError, f"{state}: "):
         finetune(replace(config, resume=True))
 
 
@@ -124,7 +125,7 @@ def test_a_lost_training_stops_and_what_was_good_stays(
         "optimisation__warmup_ratio": 0,
         "optimisation__batch_size": 4,
     }
-    with pytest.raises(UserError, match=r"5 steps in a row, to step 6.*learning_rate") as raised:
+    with refused(UserError, "5 steps", "step 6", "optimisation.learning_rate") as raised:
         finetune(small_config(*setup, tmp_path / "run", **extra))
     assert len(raised.value.lines) == 1 and MOST_SKIPPED == 5
     state = TrainingState.load(tmp_path / "run" / "state.pt")
@@ -138,7 +139,7 @@ def test_no_checkpoint_of_weights_that_are_not_finite(
     kind: str, save_tiny: Callable[..., Path], tmp_path: Path
 ) -> None:
     model = model_config(save_tiny(tmp_path / "model"))
-    with pytest.raises(UserError, match=rf"epoch-1: not written: \S+ {FINITE}; lower"):
+    with refused(UserError, tmp_path / "epoch-1", FINITE, "optimisation.learning_rate"):
         write_point(model, tmp_path / "epoch-1", kind, move=math.nan)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
@@ -150,12 +151,12 @@ def test_no_state_of_weights_that_are_not_finite(value: float, tmp_path: Path) -
     good.save(path)
     before = path.read_bytes()
     bad = a_state(1, first=torch.ones(2), second=torch.tensor([1.0, value]))
-    with pytest.raises(UserError, match=rf"state\.pt: not written: second {FINITE}"):
+    with refused(UserError, path, f"second {FINITE}"):
         bad.save(path)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"state.pt": before}
     # A version without this check may have written one.
     torch.save({"format": 4, **bad.checkpoint}, path)
-    with pytest.raises(InputError, match=rf"state\.pt: second: {FINITE}"):
+    with refused(InputError, f"{path}: second: {FINITE}"):
         TrainingState.load(path)
 
 

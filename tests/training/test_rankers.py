@@ -23,6 +23,7 @@ from claim2source.training.fusion import (
     reciprocal_ranks,
     try_recipes,
 )
+from tests.refusals import refused
 
 
 def planted(weights: list[float], claims: int = 400, papers: int = 60) -> Lists:
@@ -85,7 +86,7 @@ def test_padding_claims_out_of_reach_and_several_golds_count_as_they_should() ->
     found = fit_linear(reached, 0.1)
     slope = approx_fprime(found, lambda w: plain_loss(w, reached, 0.1), 1e-6)
     assert np.abs(slope).max() < 1e-3
-    with pytest.raises(UserError, match="nothing to fit"):
+    with refused(UserError, "gold"):
         fit_linear(lists.of(np.arange(60) < 20), 0.1)
 
 
@@ -132,7 +133,7 @@ def test_papers_are_dealt_whole_and_evenly() -> None:
     counts = np.bincount(folds)
     assert len(counts) == 5 and counts.max() - counts.min() <= 3
     assert (folds == deal_papers(groups, 5, 1)).all() and (folds != deal_papers(groups, 5, 2)).any()
-    with pytest.raises(UserError, match="41 papers at least"):
+    with refused(UserError, " 41 papers", " 40"):
         deal_papers(groups, 41, 1)
 
 

@@ -1,4 +1,4 @@
-"""Mining anew: the pairs that a run began with keep their places, whoever named them."""
+"""Mining again: the pairs that a run began with keep their order, whoever named them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from claim2source.training.data import TrainBatch, TrainingPairs
 from claim2source.training.finetune import finetune
 from claim2source.training.negatives import mines_after
 from scripts.plan import Sizes, plan
+from tests.refusals import refused
 from tests.training.small import mined_row, recipe_of, small_config
 
 REMINED: dict[str, Any] = {
@@ -93,7 +94,7 @@ def test_other_pairs_or_another_order_are_refused(train: Dataset, encoder: Encod
     rows = [MinedRow(c.id, c.golds[0], ()) for c in train.claims[:3]]
     pairs = TrainingPairs(train, rows, encoder, recipe_of(0))
     for new_rows in (rows[::-1], rows[:2], [*rows, MinedRow(train.claims[3].id, "s00", ())]):
-        with pytest.raises(ValueError, match="each in its place"):
+        with refused(ValueError, "order"):
             pairs.use(new_rows)
     negative = next(s.id for s in train.sources if s.id not in train.golds)
     pairs.use([replace(row, negatives=(Negative(negative, 0.5, "both"),)) for row in rows])

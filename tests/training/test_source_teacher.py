@@ -1,4 +1,4 @@
-"""A small model learns to read claims for another model's vectors of sources, in whole runs."""
+"""A small model learns to encode claims for another model's vectors of sources, in whole runs."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from claim2source.models.query_only import LateEncoder
 from claim2source.search.dense import Dense
 from claim2source.training.finetune import finetune
 from claim2source.training.teacher import AlignedTexts, pool_texts
+from tests.refusals import refused
 from tests.training.small import losses_of, power_cut, save_small_model, say_pooling, small_config
 
 FRESH = ["coffee was studied in 90 adults", "does tea matter", "zinc and sleep", "salt, a study"]
@@ -76,7 +77,7 @@ def test_a_student_comes_near_its_teacher_and_learns_to_rank(
     setup: tuple[Path, Path], run: tuple[Path, Path], teacher: Path
 ) -> None:
     folder, encoder = run[0] / "checkpoints", as_read(teacher)
-    # The first projection is fitted: no random model's vectors lie that near (about 2).
+    # The first projection is fitted: a random model's vectors are farther away (about 2).
     titles = [source.title for source in load(setup[1], "dev").sources]
     before, after = (distance(folder / f"epoch-{n}", encoder, titles) for n in (0, 4))
     assert before < 1.5 and after < 0.8 * before
@@ -112,8 +113,8 @@ def test_a_checkpoint_is_read_without_more_and_without_the_teacher(
             for lang in ("en", "de")
         ]
         assert np.mean(by_language) == pytest.approx(expected)
-        # Without them it is asked for.
-        with pytest.raises(UserError, match="teacher"):
+        # Without them it is needed.
+        with refused(UserError, "source_model.name", "teacher"):
             Dense(str(copy)).index(dev.sources).search(dev.claims)
     finally:
         shutil.move(moved_teacher, teacher)
@@ -121,7 +122,7 @@ def test_a_checkpoint_is_read_without_more_and_without_the_teacher(
     assert vectors == pytest.approx(
         as_read(teacher).encode(["Effect of masks on health"], "source")[0]
     )
-    # A store of its own: the teacher is loaded, and gives the same ranking.
+    # With a new store the teacher is loaded, and the ranking is the same.
     rerun = Dense(str(copy)).index(dev.sources).search(dev.claims)
     assert ranking(rerun.run) == ranking(result.run)
 
@@ -135,11 +136,11 @@ def test_another_teacher_is_refused(run: tuple[Path, Path], teacher: Path, tmp_p
     manifest["source_model"]["name"] = str(teacher)
     (copy / "manifest.json").write_text(json.dumps(manifest))
     encoder = resolve(copy).encoder
-    with pytest.raises(InputError, match=r"source_model\.weights.*is not the model"):
+    with refused(InputError, copy / "manifest.json", "source_model.weights", teacher):
         encoder.encode(FRESH, "source")
     weights = copy / "projection.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-    with pytest.raises(InputError, match=r"projection\.safetensors.*sha256"):
+    with refused(InputError, weights, "sha256"):
         resolve(copy)
 
 
@@ -237,11 +238,11 @@ def test_settings_that_contradict_a_teacher_are_refused(
         ({"losses__keep_base__weight": 1.0}, "losses.keep_base.weight"),
         ({"losses__alignment__most": 0}, "losses.alignment.most"),
     ):
-        with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
+        with refused(ConfigError, f"config: {key}: "):
             small_config(*setup, tmp_path / "run", **taught(teacher, **extra))
-    with pytest.raises(ConfigError, match=r"losses\.alignment\.weight.*without a `teacher`"):
+    with refused(ConfigError, "losses.alignment.weight: 1.0 ", "`teacher`"):
         small_config(*setup, tmp_path / "run", losses__alignment__weight=1.0)
     config = small_config(*setup, tmp_path / "run", **taught(tmp_path / "none"))
-    with pytest.raises(UserError, match="none"):
+    with refused(UserError, tmp_path / "none"):
         finetune(config)
     assert not (tmp_path / "run").exists()

@@ -90,7 +90,7 @@ def test_a_training_ends_before_it_mines(
 def test_a_rerankers_training_ends_before_it_scores(
     kind: str, target: str, tiny: dict[str, Path], tmp_path: Path
 ) -> None:
-    """The two answers' rows of the head are read, and its layer is not run."""
+    """Only the two answers' rows of the head are used; its layer does not run."""
     config = reranker_config(tiny, tmp_path / "run", model__kind=kind, tuning="lora")
     with pytest.raises(ConfigError) as error:
         finetune_reranker(replace(config, lora=LoraConfig(targets=(target,))))

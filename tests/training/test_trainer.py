@@ -1,4 +1,4 @@
-"""The `trainer:` settings: what Lightning's Trainer takes, within what the run says already."""
+"""The `trainer:` settings: arguments of Lightning's Trainer that fit the run."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from claim2source.core.report import Report
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.finetune import finetune
 from claim2source.training.trainer import REFUSED, trainer_arguments
+from tests.refusals import refused
 from tests.training.small import logged_steps, losses_of, power_cut, same_weights, small_config
 
 
@@ -31,7 +32,7 @@ DOUBLE = entry("plugins.precision.DoublePrecision")
 
 
 class Seen(pl.Callback):
-    """Named by a config: notes what Lightning knows at every epoch's end."""
+    """Callback for a config: records Lightning's metrics at every epoch's end."""
 
     found: list[dict[str, float]] = []
 
@@ -51,9 +52,8 @@ def trained(setup: tuple[Path, Path], out: Path, trainer: dict[str, Any], **opti
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_what_contradicts_the_run_is_refused_with_the_reason(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"trainer\.{name}: 2 is not allowed") as error:
+    with refused(ConfigError, f"trainer.{name}: 2 ", REFUSED[name]):
         FinetuneConfig(trainer={name: 2})
-    assert REFUSED[name] in str(error.value)
 
 
 def test_every_other_argument_of_the_trainer_is_known() -> None:
@@ -65,16 +65,16 @@ def test_every_other_argument_of_the_trainer_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "facts"),
     [
-        ({"max_step": 5}, r"trainer\.max_step: 5 .*did you mean max_steps"),
-        ({"max_steps": "five"}, r"trainer\.max_steps: 'five'"),
-        ({"callbacks": [{"class_path": "no_such.Callback"}]}, r"trainer\.callbacks: .*no_such"),
-        ({"callbacks": [{**EARLY, "init_args": {"monitr": "x"}}]}, r"trainer\.callbacks: .*monitr"),
+        ({"max_step": 5}, ["trainer.max_step: 5 ", "did you mean max_steps"]),
+        ({"max_steps": "five"}, ["trainer.max_steps: 'five'"]),
+        ({"callbacks": [{"class_path": "no_such.Callback"}]}, ["trainer.callbacks: ", "no_such"]),
+        ({"callbacks": [{**EARLY, "init_args": {"monitr": 1}}]}, ["trainer.callbacks: ", "monitr"]),
     ],
 )
-def test_what_the_trainer_does_not_take_is_one_error(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as error:
+def test_what_the_trainer_does_not_take_is_one_error(settings: Any, facts: list[str]) -> None:
+    with refused(ConfigError, *facts) as error:
         trainer_arguments(settings)
     assert len(error.value.lines) == 1
 
@@ -120,8 +120,8 @@ class Doubled(pl.callbacks.GradientAccumulationScheduler):
 
 @pytest.mark.parametrize("name", sorted({*pl.callbacks.__all__} - {"Callback", *WORKING}))
 def test_callbacks_that_contradict_the_run_are_refused(name: str) -> None:
-    """All of Lightning's but those that work; a new version's others would be found here."""
-    with pytest.raises(ConfigError, match=rf"trainer\.callbacks: '{name}' .*nothing here") as error:
+    """All of Lightning's callbacks except those that work, including new ones."""
+    with refused(ConfigError, f"trainer.callbacks: '{name}' ") as error:
         trainer_arguments({"callbacks": [made_by_path("Timer"), made_by_path(name)]})
     assert len(error.value.lines) == 1 and KEYS.get(name, "") in str(error.value)
 
@@ -169,7 +169,7 @@ def test_a_command_line_sets_them_and_leaves_nothing_where_they_are_wrong(
 ) -> None:
     config = small_config(*setup, tmp_path / "run", trainer="{max_steps: 3, strategy: tpu}")
     assert config.trainer == {"max_steps": 3, "strategy": "tpu"}
-    with pytest.raises(ConfigError, match=r"trainer\.strategy: 'tpu' .*auto, ddp"):
+    with refused(ConfigError, "trainer.strategy: 'tpu' ", "auto, ddp"):
         finetune(config)
     assert not (tmp_path / "run").exists()
 
@@ -192,7 +192,7 @@ def test_early_stopping_ends_a_run_that_does_not_improve(
         for lang in ("en", "de", "macro"):
             for metric, score in entry.val[lang].items():
                 assert values[f"val/{lang}/{metric}"] == pytest.approx(score)
-    # So it does where a process ends between its last state and its report.
+    # So it does if a process ends between its last state and its report.
     Seen.found.clear()
     with power_cut(lambda state: state.ended and not state.epoch_open):
         trained(setup, tmp_path / "cut", settings, **extra)
@@ -258,5 +258,5 @@ def test_fewer_batches_and_the_same_ones(setup: tuple[Path, Path], tmp_path: Pat
 
 
 def test_no_batch_at_all_is_refused(setup: tuple[Path, Path], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"trainer\.limit_train_batches.*at least one of 5"):
+    with refused(ConfigError, "trainer.limit_train_batches: 0.1 ", " 5 batches"):
         trained(setup, tmp_path / "run", {"limit_train_batches": 0.1})

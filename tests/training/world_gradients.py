@@ -48,7 +48,7 @@ def main(model: str, data: str, chunk: str, freeze: str, out: str) -> None:
     train, rendering = load(data, "train"), Rendering("bilingual", "metadata")
     ids = [source.id for source in train.sources]
     rows = [
-        # Neighbours share negatives, so that two processes want the same source.
+        # Neighbours share negatives, so that two processes use the same source.
         mined_row(
             c.id, c.golds[0], *sorted({ids[(i // 2 + k) % 36] for k in (25, 26)} - {*c.golds})
         )
@@ -59,7 +59,7 @@ def main(model: str, data: str, chunk: str, freeze: str, out: str) -> None:
         for row in rows[::2]
     }
     base = BaseVectors.encode(encoder, rendering, train, None)  # type: ignore[arg-type]
-    # Away from the base, or keeping close to it would ask for nothing.
+    # Away from the base, so that keep_base has a gradient.
     torch.manual_seed(3)
     with torch.no_grad():
         for weight in encoder.model.parameters():
@@ -68,7 +68,7 @@ def main(model: str, data: str, chunk: str, freeze: str, out: str) -> None:
     losses = EVERY_LOSS
     recipe = recipe_of(2, rendering, losses)
     pairs = TrainingPairs(train, rows, encoder, recipe, base=base, teacher=teacher)
-    # The last weight takes no part in any loss, and one matrix is not trained.
+    # The last weight is not used by any loss, and one matrix is not trained.
     encoder.model.requires_grad_(True)
     frozen = encoder.model.get_input_embeddings().weight.requires_grad_(freeze != "embeddings")
     sampler = BatchSampler(

@@ -1,4 +1,4 @@
-"""Write an export's model card in the hub's format, and upload the folder if that is wanted."""
+"""Write an export's model card in the hub's format, and upload the folder on request."""
 
 from __future__ import annotations
 
@@ -58,36 +58,36 @@ def write_card(
 ) -> None:
     """Write `README.md`: base, data, languages, use, an example, results by language, checks.
 
-    `notes` are what the export's check says, `report` has the model as its chosen system. The
-    languages are those of the claims that were trained on, if the manifest says them. The
-    licence is left to whoever publishes: those of the base and of the data may bind.
+    `notes` are the results of the export's check; in `report` the model is the chosen system. The
+    languages are those of the training claims, if the manifest has them. The licence is left to
+    the publisher, who may be bound by those of the base and the data.
     """
     from huggingface_hub import ModelCard, ModelCardData
 
     kind = RERANKER if isinstance(manifest, RerankerManifest) else RETRIEVER
     base, rendering, data = base_record(manifest.base.name), manifest.rendering, manifest.data
-    trained = Path(data.dataset).name if data.dataset else "data that its manifest does not name"
+    trained = Path(data.dataset).name if data.dataset else "data that is not in its manifest"
     languages = list(data.train_languages or data.languages or ())
     in_languages = f", in {', '.join(languages)}" if languages else ""
     results = _chosen_results(report)
     sections = [
         f"# {title}",
-        f"A {kind} that finds the scientific paper that a social media post means, tuned from "
-        f"{base} on {trained}{in_languages}. It gives no verdict on what a post says.",
+        f"A {kind} that finds the scientific paper behind a social media post, fine-tuned from "
+        f"{base} on {trained}{in_languages}. It does not judge whether a post is true.",
         "## Use",
         f"```python\n{_USE[kind].format(title=title)}\n```",
         f"It was trained on {rendering.claims} claims, and on sources written as "
-        f"`{rendering.sources}`. An example, as the model reads it:",
+        f"`{rendering.sources}`. An example of its input:",
         *_example(manifest),
         "## Licence",
-        "Left to you: those of the base model and of the training data apply.",
+        "Not set. Those of the base model and of the training data apply.",
         "## Results",
         *_results_sections(report, results),
     ]
     escaped = [re.sub(r"([|<>*_`])", r"\\\1", line) for line in notes]
     sections += ["## What was checked", "\n".join(f"- {line}" for line in escaped)]
     metadata = ModelCardData(
-        # A base that is no name of the hub is named in the text alone.
+        # A base that is not on the hub is named only in the text.
         base_model=base if re.fullmatch(r"\w[\w.-]*/[\w.-]+", base) else None,
         language=languages or None,
         library_name="sentence-transformers",
@@ -146,9 +146,9 @@ def _chosen_results(report: Report | None) -> list[_Result]:
 
 
 def _results_sections(report: Report | None, results: Sequence[_Result]) -> list[str]:
-    """Tabulate the scores; without intervals there is no column of them."""
+    """Tabulate the scores, with a column of intervals if there are any."""
     if report is None or not results:
-        return ["None: it was not evaluated, so its quality is unknown."]
+        return ["The model was not evaluated, so its quality is unknown."]
     header = ["language", "claims", "MRR@5"]
     is_bounded = any(result.interval is not None for result in results)
     if is_bounded:
@@ -165,7 +165,7 @@ def _results_sections(report: Report | None, results: Sequence[_Result]) -> list
 
 
 def _example(manifest: Manifest | RerankerManifest) -> list[str]:
-    """Show a post and a paper as the model reads them, with its prompts."""
+    """Show a post and a paper in the model's input format, with its prompts."""
     claim = manifest.rendering.claim_texts([_CLAIM])[0]
     source = manifest.rendering.source_texts([_SOURCE])[0]
     if isinstance(manifest, Manifest):
@@ -190,9 +190,9 @@ def _block(name: str, text: str) -> list[str]:
 
 
 def require_hub(name: str) -> None:
-    """Raise `ConfigError` if a folder could not be uploaded to `name`, before there is one.
+    """Raise `ConfigError` before the export if a folder could not be uploaded to `name`.
 
-    For a name of no repository, no network, no token, and one that may only read.
+    The reasons are a wrong name, no network, no token, or a token that may only read.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.utils import validate_repo_id
@@ -201,12 +201,12 @@ def require_hub(name: str) -> None:
     try:
         validate_repo_id(name)
         user = HfApi().whoami()
-    except Exception as error:  # whatever the libraries beneath raise: it is no mistake of ours
-        allowed = f"a repository that can be reached with HF_TOKEN ({one_line(error)})"
+    except Exception as error:  # any error of the libraries: it is not a mistake of ours
+        allowed = f"a repository that is accessible with HF_TOKEN ({one_line(error)})"
         raise ConfigError(key, name, allowed) from None
     token = user.get("auth", {}).get("accessToken", {})
     if token.get("role") == "read":
-        raise ConfigError(key, name, "a repository that HF_TOKEN may write to; it may only read")
+        raise ConfigError(key, name, "a repository that HF_TOKEN may write to, not only read")
 
 
 def push_to_hub(folder: Path, name: str) -> str:
@@ -223,5 +223,5 @@ def push_to_hub(folder: Path, name: str) -> str:
         api.upload_folder(repo_id=name, folder_path=folder, commit_message="Upload a model")
     except Exception as error:  # see `require_hub`
         reason = one_line(error)
-        raise UserError(f"{folder}: is written, but not uploaded to {name}: {reason}") from None
+        raise UserError(f"{folder}: written, but not uploaded to {name}: {reason}") from None
     return str(address)

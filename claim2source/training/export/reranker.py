@@ -28,9 +28,9 @@ _PAIRS = (
     Pair("#schlaf hilft gegen erkältung", "Sleep and the common cold. A cohort of 164 adults."),
     Pair("42 % fewer", "Sugar taxes. Sales of soft drinks before and after the tax of 2018."),
 )
-# Most that two logits may differ by, as a share of the largest.
+# Largest difference of two logits, as a share of the largest logit.
 _ROUNDING, _IN_16_BITS = 1e-5, 0.05
-# The texts that a prompt is written for: the roles of sentence-transformers.
+# Names of the two texts of a prompt: sentence-transformers' roles.
 _ROLES = ("@@query@@", "@@document@@")
 _SPECIAL = Pair("what {} means", "A paper with {} in its abstract.")
 
@@ -44,9 +44,9 @@ def export_reranker(
 ) -> list[str]:
     """Write a tuned re-ranker as a plain model; return notes on it.
 
-    An adapter is added to the weights of its base, as its files have them, in float32. `dtype` is
-    that of the written weights, by default the checkpoint's; `model` says what the base may run.
-    Raises `UserError` if the folder would give other logits, or the base's weights changed.
+    An adapter is added to the weights in its base's files, in float32. `dtype` is the type of the
+    written weights, by default the checkpoint's; `model` sets the base's permissions. Raises
+    `UserError` if the folder would give other logits, or if the base's weights changed.
     """
     kind = CrossEncoder if manifest.reranker.kind == "cross_encoder" else YesNo
     stage: Any = kind(model=str(checkpoint), allow_remote_code=model.allow_remote_code)
@@ -90,7 +90,7 @@ def _write_yes_no(stage: YesNo, folder: Path, dtype: Dtype) -> None:
     base, _, settings = stage.files
     length, *_ = stage.prompt_settings
     causal = load_causal(base, replace(settings, adapter=None))
-    # A template drops the line ends that its last tags need; a string in it does not.
+    # A template drops line ends at its end, which the last tags need; a string in it keeps them.
     text = "".join(stage.prompt(Pair(*_ROLES)))
     for role in _ROLES:
         message = f"(messages | selectattr('role', 'eq', '{role.strip('@')}') | first).content"
@@ -115,14 +115,14 @@ def _merged(model: Any, adapter: Path | None, dtype: Dtype) -> Any:
 
 
 def save_cross_encoder(model: Any, folder: Path, activation: Any = None) -> None:
-    """Write the modules with an activation of predictions; none: raw logits."""
+    """Write the modules with an activation of predictions; None: raw logits."""
     import torch
     from sentence_transformers.util import fullname
 
-    # A sigmoid ties the high ones.
+    # A sigmoid would make ties of high logits.
     activation = activation or torch.nn.Identity()
     config, own = model[0].model.config, model.activation_fn
-    # Versions of sentence-transformers before 6 read it here.
+    # Versions of sentence-transformers before 6 read it from here.
     settings = getattr(config, "sentence_transformers", None) or {}
     config.sentence_transformers = settings | {"activation_fn": fullname(activation)}
     model.activation_fn = activation
@@ -133,7 +133,7 @@ def save_cross_encoder(model: Any, folder: Path, activation: Any = None) -> None
 def check_reranker(folder: Path, stage: LocalReranker, dtype: Dtype) -> list[str]:
     """Load the folder with sentence-transformers, and compare its logits with the checkpoint's.
 
-    Returns what cannot be the same there, as lines. Raises `UserError` for logits that differ.
+    Returns unavoidable differences as lines. Raises `UserError` for logits that differ.
     """
     from sentence_transformers import CrossEncoder as Theirs
 
@@ -146,8 +146,6 @@ def check_reranker(folder: Path, stage: LocalReranker, dtype: Dtype) -> list[str
     differences, tolerance = np.abs(ours - theirs), _ROUNDING if dtype == "float32" else _IN_16_BITS
     tolerance *= max(1.0, float(np.abs(ours[:-1]).max()))
     if (worst := float(differences[:-1].max())) > tolerance:
-        raise UserError(
-            f"the logits in sentence-transformers are others: they differ by {worst:.2g}"
-        )
+        raise UserError(f"the logits in sentence-transformers differ by {worst:.2g}")
     note = "the name of a special token in a text is special in sentence-transformers"
     return [note] if differences[-1] > tolerance else []

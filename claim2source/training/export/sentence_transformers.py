@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from claim2source.models import Encoder, Tokens
 
 _PROMPTS: tuple[tuple[Side, str], ...] = (("claim", "query"), ("source", "document"))
-# Beginnings of posts, before each of which the prefix must end where a token ends; then an empty
-# text, and spaces at both ends.
+# Beginnings of posts, before which the prefix must end at a token boundary; then an empty text, and
+# spaces at both ends.
 _PROBES = ("new study: masks work", "A", "42 % fewer", "@who says", "#covid", "ärztlich", "😷 ok")
 _EDGES = ("", "  OK\n")
-# Most that a vector's numbers may differ by, as a share of the largest; in 16 bits, its angle.
+# Largest difference of vectors, as a share of the largest number; in 16 bits, least cosine.
 _ROUNDING, _LEAST_COSINE = 1e-4, 0.98
 
 
@@ -39,14 +39,14 @@ def export(
 ) -> list[str]:
     """Write a checkpoint at a scale as a plain model; return notes on it.
 
-    `scaled` is loaded in float32 on the CPU. Without a scale or type they are the checkpoint's
-    own. `name` is what the export says it was made of. Raises `UserError` if
-    sentence-transformers would not give the same vectors, or the base's weights changed.
+    `scaled` is loaded in float32 on the CPU. Scale and type default to the checkpoint's own.
+    `name` is recorded as the export's origin. Raises `UserError` if sentence-transformers would
+    compute other vectors, or if the base's weights changed.
     """
     manifest, trained = scaled.manifest, scaled.manifest.encoder
     weights = manifest.weights
     recorded = float(weights.scale if scale is None else scale)
-    # Full weights are written as they are, whatever scale the checkpoint says they lie at.
+    # Full weights are written as they are, whatever scale the checkpoint records.
     applied = 1.0 if scale is None and weights.kind == "full" else recorded
     # An adapter trained over 4 bits is added to the base's own weights.
     settings = replace(trained, dtype=dtype or trained.dtype, quantization=None)
@@ -61,7 +61,7 @@ def export(
     claims_only = weights.trained == "query_only"
     base_name = base_record(manifest.base.name)
     lines = check_export(folder, encoder, settings.dtype, claims_only=claims_only)
-    base = "not read: the checkpoint holds every weight"
+    base = "not read: the checkpoint has all weights"
     if (base_folder := scaled.base_folder) is not None:
         base = "unchanged: hashed again after the export was written"
         if weights_hash(base_folder) != manifest.base.sha256:
@@ -70,8 +70,8 @@ def export(
         model = manifest.source_model
         name_of_model = f"the base, {base_name}" if model is None else base_record(model.name)
         lines.append(
-            f"claims only: sources are encoded by {name_of_model}; "
-            "this package does so by itself, in sentence-transformers load it for them"
+            f"for claims only; sources are encoded by {name_of_model}: "
+            "automatically in this package, but in sentence-transformers you must load it too"
         )
     if trained.quantization:
         lines.append(
@@ -89,10 +89,10 @@ def export(
 
 
 def write_tokenizer(folder: Path, source: Path, encoder: Encoder) -> None:
-    """Copy the tokenizer from `source`, and make it read texts by itself as the encoder does.
+    """Copy the tokenizer from `source`, and configure it to tokenize as the encoder does.
 
-    It pads and cuts at the end, ends a text with the template's token, and reads the names of
-    special tokens in a text as the text that they are.
+    It pads and cuts at the end, ends a text with the template's token, and treats the names of
+    special tokens in a text as plain text.
     """
     for file in tokenizer_files(source):
         shutil.copyfile(file, folder / file.name)
@@ -111,14 +111,14 @@ def write_tokenizer(folder: Path, source: Path, encoder: Encoder) -> None:
         core["post_processor"] = _ending(core.get("post_processor"), token, end[0])
         write_json(core_file, core)
         if token == tokenizer.eos_token:
-            # What versions of transformers before 5 go by.
+            # For versions of transformers before 5.
             settings["add_eos_token"] = True
     write_json(config, settings)
 
 
 def _ending(processor: Any, token: str, number: int) -> dict[str, Any]:
-    """Make the post-processor of a tokenizer.json end every text with a token too."""
-    # Two templates in a row would put the token into each part of what the first one made.
+    """Extend the post-processor of a tokenizer.json to end every text with a token."""
+    # A second template would add the token to every part that the first one makes.
     several = processor is not None and processor["type"] == "Sequence"
     parts = processor["processors"] if several else [processor] if processor else []
     template = next((part for part in parts if part["type"] == "TemplateProcessing"), None)
@@ -143,8 +143,8 @@ def check_export(
     """Load the folder with sentence-transformers, and compare its tokens and vectors with ours.
 
     `dtype` is that of its weights. Both read a batch of unequal lengths, with a text that is cut,
-    an empty one, the names of special tokens, upper case and accents. Returns what cannot be the
-    same there, as lines. Raises `UserError` for anything else that differs.
+    an empty one, the names of special tokens, upper case and accents. Returns unavoidable
+    differences as lines. Raises `UserError` for any other difference.
     """
     import torch
     from sentence_transformers import SentenceTransformer
@@ -156,7 +156,7 @@ def check_export(
             "the prefixes of both sides or of neither"
         )
     if settings.own_code:
-        return ["not compared with sentence-transformers: the model runs with code of its own"]
+        return ["not compared with sentence-transformers: the model runs its own code"]
     model = load_export(SentenceTransformer, folder, model_kwargs={"dtype": torch.float32})
     ends = f"Ends {' '.join(encoder.tokenizer.all_special_tokens)} here"
     texts = [*_PROBES, *_EDGES, "A Study of Masks in Zürich. " * settings.max_length, ends]
@@ -169,17 +169,17 @@ def check_export(
         expected = torch.from_numpy(encoder.encode(comparable, side)[0])
         reason = _difference(vectors, expected, settings, dtype)
         if reason:
-            raise UserError(f"the {side}s' vectors in sentence-transformers are others: {reason}")
+            raise UserError(f"the {side}s' vectors differ in sentence-transformers: {reason}")
     return notes
 
 
 def _compare_tokens(
     model: Any, encoder: Encoder, side: Side, texts: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Compare the tokens of texts, of which the last has the names of special tokens.
+    """Compare the tokens of texts; the last text has the names of special tokens.
 
     Returns the texts whose vectors can be the same, and notes on the others. Raises `UserError` for
-    tokens that differ otherwise.
+    any other difference.
     """
     prefix = encoder.settings.template.prefix(side)
     read = model.preprocess(list(texts), prompt=prefix or None)
@@ -195,15 +195,15 @@ def _compare_tokens(
     if len(theirs[empty]) <= prompt_length:
         apart.add(empty)
         notes.append(
-            f"an empty {side} has no token to pool in sentence-transformers, and the vector 0"
+            f"an empty {side} has no token to pool in sentence-transformers: its vector is 0"
         )
-    # One tokenizer reads both sides: the names are special in both, or in neither.
+    # Both sides share a tokenizer: the names are special in both or in neither.
     readings = {encoder.reads_plainly(prefix) for prefix in _prefixes(encoder)}
     if theirs[last] != ours[last].ids and len(readings) > 1:
         apart.add(last)
         notes.append(
             f"the name of a special token in a {side} is special in sentence-transformers, "
-            "since the other side's prefix has such tokens"
+            "because the other side's prefix has such tokens"
         )
     comparable: list[str] = []
     for row, text in enumerate(texts):
@@ -211,8 +211,8 @@ def _compare_tokens(
             continue
         if not mask[row, 0] or theirs[row] != ours[row].ids:
             raise UserError(
-                f"the {side}s' token ids are not those that this model's tokenizer gives alone; "
-                "sentence-transformers would make other vectors"
+                f"the {side}s' token ids are not those of the tokenizer itself; "
+                "sentence-transformers would compute other vectors"
             )
         comparable.append(text)
     return comparable, notes
@@ -221,9 +221,9 @@ def _compare_tokens(
 def _unpooled_length(
     read: Mapping[str, Any], ours: Sequence[Tokens], settings: EncoderSettings, side: Side
 ) -> int:
-    """Return the tokens of the prefix that are left out of the pooling; 0 if none are.
+    """Count the tokens of the prefix that are left out of the pooling.
 
-    Raises `UserError` if they are not the same in sentence-transformers.
+    Raises `UserError` if these differ in sentence-transformers.
     """
     prefix = settings.template.prefix(side)
     if settings.pooling != "mean" or not prefix or settings.template.pool_prefix:
@@ -232,17 +232,17 @@ def _unpooled_length(
     for text in ours:
         if len(text.ids) > length and text.skip != length:
             raise UserError(
-                f"template.{side}: {prefix!r} does not end where a token ends; "
+                f"template.{side}: {prefix!r} does not end at a token boundary; "
                 "sentence-transformers would leave other tokens out of the pooling"
             )
     return length
 
 
 def load_export(kind: type, folder: Path, **settings: object) -> Any:
-    """Load an export as its users do, on the CPU. Raises `UserError` if it does not load."""
+    """Load an export as its users will, on the CPU. Raises `UserError` if it does not load."""
     try:
         model: Any = kind(str(folder), device="cpu", local_files_only=True, **settings)
-    except Exception as error:  # libraries raise anything for files that do not fit
+    except Exception as error:  # libraries may raise anything for files that do not fit
         reason = f"sentence-transformers cannot load the export: {one_line(error)}"
         raise UserError(reason) from None
     return model.eval()
@@ -254,7 +254,7 @@ def _difference(vectors: Tensor, expected: Tensor, settings: EncoderSettings, dt
     if vectors.shape != expected.shape:
         return f"{vectors.shape[1]} dimensions, not {expected.shape[1]}"
     if settings.normalize and settings.truncate_dim:
-        # They are cut after they were normalised, and compared by cosine.
+        # Vectors are truncated after normalisation, and compared by cosine.
         vectors = normalize(vectors)
     cosine = float(cosine_similarity(vectors, expected).min())
     difference = float((vectors - expected).abs().max() / expected.abs().max())
@@ -267,7 +267,7 @@ def write_modules(
 ) -> None:
     """Write modules, pooling and prompts as every version of sentence-transformers reads them.
 
-    `dimensions` is the length of pooled vectors, `dense` what lies behind the pooling.
+    `dimensions` is the length of pooled vectors, `dense` are the layers after the pooling.
     """
     from claim2source.models.projection import DenseLayers
 
@@ -291,7 +291,7 @@ def write_modules(
         "pooling_mode_max_tokens": False,
         "pooling_mode_mean_sqrt_len_tokens": False,
         "pooling_mode_weightedmean_tokens": False,
-        # Only a mean can leave out the prefix.
+        # Only mean pooling can leave out the prefix.
         "include_prompt": settings.pooling != "mean" or bool(settings.template.pool_prefix),
     }
     write_json(folder / "1_Pooling" / "config.json", pooling)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _MODEL, _CONFIG = "model.safetensors", "config.json"
 # One file, so that one hash names the weights.
 ONE_SHARD = "1000GB"
-# What checkpoints must have in common: else their sum is of different models, or knows val.
+# What checkpoints must share: otherwise they are different models, or a part was trained on val.
 _SHARED_FIELDS: dict[str, Callable[[Manifest], object]] = {
     "base": lambda m: m.base.sha256,
     "kind of weights": lambda m: (m.weights.kind, m.weights.trained, m.weights.dense),
@@ -60,10 +60,10 @@ class ScaledCheckpoint:
 
     LoRA: W + scale * delta. Every weight trained: W + scale * (tuned - W), as WiSE-FT
     (Wortsman et al. 2022, section 3). Every scale is computed in float32 from the weights as they
-    were loaded. `model` sets what its base may run or read, and the attention, which a manifest
-    does not have.
+    were loaded. `model` sets the permissions of its base and the attention, which are not in a
+    manifest.
 
-    Raises `UserError` for what is not a checkpoint of ours.
+    Raises `UserError` for a folder that is not a checkpoint of ours.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ScaledCheckpoint:
 
     @property
     def base_folder(self) -> Path | None:
-        """Locate the base's files; none if they were not read."""
+        """Locate the base's files; None if they were not read."""
         if self.kind != "full":
             return self.resolved.folder
         return self._base[1] if "_base" in self.__dict__ else None
@@ -100,7 +100,7 @@ class ScaledCheckpoint:
         elif self.kind == "full":
             import torch
 
-            # At 1 it is not needed, and may be missing.
+            # At 1 the base is not needed, and may be missing.
             base = {} if scale == 1 else self.base_weights
             if base:
                 _require_alike(
@@ -117,7 +117,7 @@ class ScaledCheckpoint:
     def identity(self, scale: float) -> Identity:
         """Identify the weights at a scale in the store.
 
-        At 0 as the base is identified and at 1 as the checkpoint is: they share vectors.
+        At 0 it is the base's identity and at 1 the checkpoint's, so that they share vectors.
         """
         scale, weights = float(scale), self.manifest.weights
         folder = self._base[1] if self.kind == "full" and scale == 0 else self.resolved.folder
@@ -132,9 +132,9 @@ class ScaledCheckpoint:
         return replace(weights, scale=scale).identity(base)
 
     def save_model(self, folder: Path, scale: float, dtype: Dtype) -> str:
-        """Write the plain model at a scale, cast after the sum; returns the weights' sha256.
+        """Write the plain model at a scale, cast after the sum; return the weights' sha256.
 
-        The checkpoint is loaded again if it is used after that.
+        A later use loads the checkpoint again.
         """
         import torch
 
@@ -152,12 +152,12 @@ class ScaledCheckpoint:
 
     @property
     def saved_base_weights(self) -> dict[str, Tensor]:
-        """Return the base's weights by the names that a checkpoint's file has for them."""
+        """Return the base's weights by their names in a checkpoint's file."""
         from safetensors.torch import load_file
 
         model: Any = self._base[0].model
         with tempfile.TemporaryDirectory() as folder:
-            # transformers writes some models with other names than they have in memory.
+            # transformers writes some weights under names that differ from those in memory.
             model.save_pretrained(folder, max_shard_size=ONE_SHARD)
             return load_file(Path(folder) / _MODEL)
 
@@ -182,29 +182,29 @@ def weight_shapes(state: Mapping[str, Tensor]) -> Shapes:
 
 
 def _require_alike(file: Path, shapes: Shapes, others: Shapes) -> None:
-    """Raise `InputError` if weights have not the names and shapes of a base or another part."""
+    """Raise `InputError` if weights differ in name or shape from a base or another part."""
     if odd := {*shapes.items()} ^ {*others.items()}:
-        raise InputError(file, field=min(odd)[0], reason="does not fit the weights beside it")
+        raise InputError(file, field=min(odd)[0], reason="does not fit the other weights")
 
 
 def read_parts(checkpoints: Sequence[str | Path]) -> dict[Path, Manifest]:
-    """Read the manifests of checkpoints, or of the ones that runs chose, by their folders.
+    """Read the manifests of checkpoints, or of the checkpoints that runs chose, by their folders.
 
-    Raises `UserError` if they have no sum: another base, kind, rendering or val, or weights
-    that are not the manifest's.
+    Raises `UserError` if they cannot be summed: if base, kind, rendering or val differ, or if
+    weights are not the manifest's.
     """
     parts = {folder: Manifest.read(folder) for folder in map(checkpoint_folder, checkpoints)}
     first = next(iter(parts))
     if len({folder.resolve() for folder in parts}) < max(2, len(checkpoints)):
-        raise UserError("checkpoints: a sum is of two or more different ones")
+        raise UserError("checkpoints: a sum needs two or more different ones")
     for folder, manifest in parts.items():
         if manifest.weights.kind == "base":
-            raise UserError(f"{folder}: holds the base itself: nothing was trained")
+            raise UserError(f"{folder}: is the untrained base")
         if manifest.weights.projection is not None:
-            raise UserError(f"{folder}: has a projection, and is in no sum")
+            raise UserError(f"{folder}: has a projection and cannot be summed")
         for field, of in _SHARED_FIELDS.items():
             if of(manifest) != of(parts[first]):
-                raise UserError(f"{folder}: its {field} is not that of {first}")
+                raise UserError(f"{folder}: its {field} differs from that of {first}")
         name = _MODEL if manifest.weights.kind == "full" else ADAPTER_FILE
         check_hash(folder / name, manifest.weights.sha256)
     return parts
@@ -218,10 +218,10 @@ def write_sum(
 ) -> Manifest:
     """Write base + sum of weight * (checkpoint - base) as a checkpoint, atomically.
 
-    Without weights it is the mean. Full weights are summed a tensor at a time; the base, which
-    `model` says how to load, is read only if the weights do not sum to 1. LoRA: the sum of the
-    deltas B A, as one adapter whose rank is the sum of theirs. The manifest, which is returned,
-    names the weights that were summed.
+    Without weights it is the mean. Full weights are summed one tensor at a time; the base, loaded
+    with `model`, is read only if the weights do not sum to 1. LoRA: the sum of the deltas B A is
+    one adapter whose rank is the sum of the ranks. The manifest, which is returned, names the
+    weights that were summed.
     """
     first = next(iter(parts.values()))
     with atomic_folder(folder) as temporary:
@@ -245,7 +245,7 @@ def write_sum(
 
 
 def _trained_on(parts: Mapping[Path, Manifest]) -> TrainedOn | None:
-    """Join the claims that any of the parts was trained on; None if no part has a record."""
+    """Join the claims that the parts were trained on; None if no part has a record."""
     if all(manifest.trained_on is None for manifest in parts.values()):
         return None
     trained_on = TrainedOn()
@@ -260,7 +260,7 @@ def _sum_full(
     folder: Path,
     model: ModelConfig | None,
 ) -> None:
-    """Sum tensors by name, in float64, one name at a time."""
+    """Sum tensors by name in float64, one at a time."""
     import torch
     from safetensors import safe_open
     from safetensors.torch import save_file
@@ -297,7 +297,7 @@ def _require_summable(
         shapes.append({name: tuple(file.get_slice(name).get_shape()) for name in file.keys()})
     expected = shapes[0]
     if base:
-        # A base may have more: weights that are tied are in its file once.
+        # A base may have more tensors: tied weights are in the file once.
         in_base = weight_shapes(base)
         expected = {name: shape for name, shape in in_base.items() if name in shapes[0]}
     for part, own in zip(parts, shapes, strict=True):
@@ -305,7 +305,7 @@ def _require_summable(
 
 
 def _weighted_total(values: Sequence[Tensor], weights: Sequence[float] | None) -> Tensor:
-    """Sum tensors by weights, or average them without, in float64."""
+    """Sum tensors with weights, or average them without, in float64."""
     import torch
 
     terms = torch.stack([value.to(torch.float64) for value in values])
@@ -317,7 +317,7 @@ def _weighted_total(values: Sequence[Tensor], weights: Sequence[float] | None) -
 def _sum_adapters(
     parts: Mapping[Path, Manifest], weights: Sequence[float] | None, folder: Path
 ) -> None:
-    """Sum deltas: A is all A's below each other, B all B's side by side, weighed."""
+    """Sum deltas: A stacks all A's vertically, B all weighted B's horizontally."""
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -328,12 +328,12 @@ def _sum_adapters(
         file = part / ADAPTER_CONFIG_FILE
         config = json.loads(file.read_text(encoding="utf-8"))
         if config.get("target_parameters"):
-            # The factors of all experts are one tensor: they cannot be set side by side.
-            reason = "adapters with target_parameters are no sum of deltas, and are in no sum"
+            # The factors of all experts are one tensor and cannot be stacked.
+            reason = "adapters with target_parameters cannot be summed"
             raise InputError(file, reason=reason)
         states.append(load_file(part / ADAPTER_FILE))
         if unshared := states[0].keys() ^ states[-1].keys():
-            raise UserError(f"{part}: only it or {next(iter(parts))} adapts {min(unshared)}")
+            raise UserError(f"{part}: {min(unshared)} is adapted only in it or {next(iter(parts))}")
         scales.append(manifest.weights.scale * config["lora_alpha"] / config["r"] * weight)
         rank += config["r"]
     state = {}
@@ -342,7 +342,7 @@ def _sum_adapters(
         if ".lora_B." in name:
             factors = [factor * scale for factor, scale in zip(factors, scales, strict=True)]
         elif ".lora_A." not in name:
-            raise UserError(f"{next(iter(parts))}: {name} is no factor of a delta")
+            raise UserError(f"{next(iter(parts))}: {name} is not a factor of a delta")
         state[name] = torch.cat(factors, dim=1 if ".lora_B." in name else 0).contiguous()
     save_file(state, folder / ADAPTER_FILE)
     # alpha / r is 1: the scales are in B.

@@ -162,7 +162,7 @@ def test_the_card_says_what_the_model_is_and_how_to_use_it(point: Path, tmp_path
     assert data["library_name"] == "sentence-transformers" and data["language"] == ["de", "en"]
     assert "license" not in data
     assert str(tmp_path) not in text.replace("\\", "")  # Markdown escapes its underscores
-    assert "no verdict" in text and "not evaluated" not in text
+    assert "post is true" in text and "not evaluated" not in text
     results = card.data.eval_results
     assert {result.dataset_config for result in results} == {"en", "de", "macro"}
     assert all(result.metric_type == "mrr@5" for result in results)
@@ -177,7 +177,7 @@ def test_the_card_says_what_the_model_is_and_how_to_use_it(point: Path, tmp_path
     assert bounds is not None
     assert [low, high] == pytest.approx(list(bounds.of("mrr@5", "en") or ()), abs=1e-4)
     assert "| en | 6 |" in text and "95 % interval" in text
-    # The lines of its use are run as they stand.
+    # The lines of its usage are run unchanged.
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert code.count("\n") == 3
     names: dict[str, Any] = {"posts": ["masks work"], "papers": ["a study of masks", "sleep"]}
@@ -197,7 +197,7 @@ def card_of(
 
 
 def test_the_column_of_intervals_goes_where_there_are_none(point: Path, tmp_path: Path) -> None:
-    """As of trainings that were reported before there were any."""
+    """As in reports from before intervals existed."""
     manifest, data = Manifest.read(point), load("demo", "dev")
     ranking = BM25().index(data.sources).search(data.claims)
     for repeats, is_there in ((0, False), (100, True)):
@@ -211,7 +211,7 @@ def test_the_column_of_intervals_goes_where_there_are_none(point: Path, tmp_path
 def test_its_languages_are_those_of_the_claims_that_were_trained_on(
     point: Path, tmp_path: Path
 ) -> None:
-    """Those of the split that is reported say nothing of the training."""
+    """Those of the reported split say nothing about training."""
     manifest, data = Manifest.read(point), load("demo", "dev")
     report = evaluate(BM25().index(data.sources).search(data.claims), data, repeats=0)
     report = replace(report, chosen=next(iter(report.systems)))
@@ -287,7 +287,7 @@ def test_an_upload_that_cannot_be_is_refused_before_the_export(
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "no_token"))
     refused(none, out)
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    # Nobody listens there.
+    # No server listens there.
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     assert "hf_secret" not in refused(none, out)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

@@ -19,6 +19,7 @@ from claim2source.models import ModelConfig, Template, resolve
 from claim2source.training.export.sentence_transformers import check_export
 from tests.models.mistral import save_mistral, save_tokenizer
 from tests.models.test_sentence_transformers import declare
+from tests.refusals import refused
 from tests.training.points import RENDERING, TEMPLATE, byte_level, config, write_point
 
 # Of unequal lengths, so that all but one are padded; one is cut; one names special tokens.
@@ -120,13 +121,13 @@ def test_an_end_that_was_appended_is_in_the_exports_tokenizer(
 
 
 def test_special_tokens_of_a_prefix_stay_special(base: Path, tmp_path: Path) -> None:
-    """On one side alone: then a post's are too, which one tokenizer cannot tell apart; said."""
+    """On one side only: then also in posts, because both sides share a tokenizer; noted."""
     template = Template("</s>q: ", "</s>p: ", True)
     out, lines = exported(config(base, template=template, max_length=40), tmp_path)
     card = (out / "README.md").read_text(encoding="utf-8")
     assert not any("special token" in line for line in (*lines, card))
-    # Nothing was scored, and so nothing is claimed.
-    assert "no verdict" in card and "not evaluated" in card
+    # Nothing was scored, so no scores are shown.
+    assert "post is true" in card and "not evaluated" in card
     shutil.rmtree(tmp_path / "point")
     shutil.rmtree(out)
     spec = config(base, template=replace(template, source=""), max_length=40)
@@ -170,6 +171,6 @@ def test_the_check_fails_for_a_folder_that_gives_other_vectors(base: Path, tmp_p
             write_json(out / file, json.loads(before)[:-1])
         else:
             say(out, file, **values)
-        with pytest.raises(UserError, match="sentence-transformers would make|in sentence-transf"):
+        with refused(UserError, "sentence-transformers"):
             check_export(out, encoder, dtype)
         (out / file).write_text(before)

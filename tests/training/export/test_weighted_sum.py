@@ -1,4 +1,4 @@
-"""Sums of checkpoints and base: full weights, deltas of adapters, every scale, what has no sum."""
+"""Sums of checkpoints and base: full weights, deltas of adapters, every scale, refusals."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from claim2source.core.files import file_hash
 from claim2source.models import Encoder, Manifest, resolve
 from claim2source.models.manifest import DataRecord
 from claim2source.training.export.weighted_sum import ScaledCheckpoint, read_parts, write_sum
+from tests.refusals import refused
 from tests.training.points import config, write_point
 from tests.training.small import save_small_model
 
@@ -31,7 +32,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def saved(model: Path, folder: Path, kind: str, seed: int, **adapter: Any) -> Path:
-    """Write a checkpoint whose trained weights are random, and whose val is known."""
+    """Write a checkpoint with random trained weights and a recorded val."""
     write_point(config(model), folder, kind, 0.1, seed, **adapter)
     manifest = Manifest.read(folder)
     replace(manifest, epoch=seed, data=DataRecord(val_sha256="v")).write(folder)
@@ -161,21 +162,21 @@ def test_scales_have_keys_of_their_own_and_the_ends_are_shared(model: Path, poin
 
 def test_what_has_no_mean_is_refused(model: Path, tmp_path: Path) -> None:
     full, lora = (saved(model, tmp_path / kind, kind, 1) for kind in ("full", "lora"))
-    with pytest.raises(UserError, match="kind of weights"):
+    with refused(UserError, lora, "kind of weights", full):
         read_parts([full, lora])
-    with pytest.raises(UserError, match="two or more"):
+    with refused(UserError, "checkpoints: "):
         read_parts([full, full])
     second = saved(model, tmp_path / "other", "full", 2)
     manifest = Manifest.read(second)
     replace(manifest, base=replace(manifest.base, sha256="0")).write(second)
-    with pytest.raises(UserError, match="base is not that of"):
+    with refused(UserError, second, " base ", full):
         read_parts([full, second])
     replace(manifest, data=replace(manifest.data, val_sha256="w")).write(second)
-    with pytest.raises(UserError, match="val is not that of"):
+    with refused(UserError, second, " val ", full):
         read_parts([full, second])
     manifest.write(second)
     (second / "model.safetensors").write_bytes(b"damaged")
-    with pytest.raises(UserError, match="sha256"):
+    with refused(UserError, second / "model.safetensors", "sha256"):
         read_parts([full, second])
     # An adapter of other layers, whichever is named first.
     wide, narrow = (
@@ -183,7 +184,7 @@ def test_what_has_no_mean_is_refused(model: Path, tmp_path: Path) -> None:
         for name, targets in (("wide", ["query", "key"]), ("narrow", ["query"]))
     )
     for pair in ([wide, narrow], [narrow, wide]):
-        with pytest.raises(UserError, match="adapts"):
+        with refused(UserError, wide, ".key"):
             write_sum(read_parts(pair), tmp_path / "sum")
     assert not (tmp_path / "sum").exists()
 
@@ -215,7 +216,7 @@ def test_weights_that_do_not_fit_each_other_are_named(
 
     edited(parts[1], change, "model.safetensors")
     wrong = "extra" if kind == "more" else name
-    with pytest.raises(InputError, match=f"{wrong}: does not fit"):
+    with refused(InputError, parts[1], f": {wrong}: "):
         write_sum(read_parts(parts), tmp_path / "sum", weights)
     assert not (tmp_path / "sum").exists()
 
@@ -227,7 +228,7 @@ def test_a_weight_that_is_not_its_bases_has_no_scale(
     fewer = dict(scaled.base_weights)
     del fewer["embeddings.LayerNorm.weight"]
     monkeypatch.setattr(ScaledCheckpoint, "base_weights", fewer)
-    with pytest.raises(InputError, match="embeddings.LayerNorm.weight: does not fit"):
+    with refused(InputError, ": embeddings.LayerNorm.weight: "):
         scaled.set(0.5)
 
 
@@ -235,6 +236,6 @@ def test_what_is_no_factor_of_a_delta_is_in_no_sum(model: Path, tmp_path: Path) 
     parts = [saved(model, tmp_path / str(i), "lora", i) for i in (1, 2)]
     for folder in parts:
         edited(folder, lambda state: state.update(bias=torch.zeros(3)), "adapter_model.safetensors")
-    with pytest.raises(UserError, match="bias is no factor of a delta"):
+    with refused(UserError, parts[0], "bias"):
         write_sum(read_parts(parts), tmp_path / "sum")
     assert not (tmp_path / "sum").exists()

@@ -1,4 +1,4 @@
-"""Groups of pairs: what an epoch takes of them, and their losses against formulas."""
+"""Groups of pairs: their members in each epoch, and their losses against formulas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Re-rankers to train: what their folders say is kept in what is written."""
+"""Re-rankers to train: checkpoints keep the settings in their folders."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_classifier_without_a_padding_token_is_trained_and_read(
     extra: dict[str, Any] = {"optimisation__epochs": 1, "optimisation__save_every": 0}
     finetune_reranker(small_config(tiny, tmp_path / "run", model__name=folder, **extra))
     checkpoint = tmp_path / "run" / "checkpoints" / "epoch-1"
-    # What is handed over pads too: a batch of pairs of unequal lengths.
+    # The export pads too: a batch of pairs of unequal lengths.
     pairs = [("a", "b"), ("a", "b " * 20)]
     model = Theirs(str(checkpoint), device="cpu", activation_fn=torch.nn.Identity())
     predictions = [float(model.predict([pair])[0]) for pair in pairs]
@@ -73,7 +73,7 @@ def test_a_tuned_cross_encoder_keeps_its_bases_activation(
     for file, part in (("config.json", "sentence_transformers"), (WHOLE, None)):
         record = json.loads((tmp_path / "tuned" / file).read_text())
         assert (record if part is None else record[part])["activation_fn"] == full_name
-    # Training and our stages go by logits.
+    # Training and our stages use logits.
     pair = [("masks work", "a study of masks")]
     raw = Theirs(str(base), device="cpu", activation_fn=torch.nn.Identity()).predict(pair)
     assert reranker.stage.network.predict(pair)[0] == pytest.approx(raw[0], abs=1e-5)
