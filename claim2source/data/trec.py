@@ -35,6 +35,8 @@ FRONTS_ASKED = 10
 TOO_LARGE = (2 - 2.0**-24) * 2.0**127
 # ASCII white space only, as the C tools split: a no-break space stays in an id.
 _words = re.compile(r"\S+", re.ASCII).findall
+# What `str.split` takes for white space besides that.
+_splits_else = re.compile(r"[\x1c-\x1f]").search
 is_grade = re.compile(r"[+-]?[0-9]{1,9}").fullmatch
 _is_integer = re.compile(r"[+-]?[0-9]+").fullmatch
 
@@ -102,6 +104,8 @@ def read_run(
         ranked, golds, repeated = read_scores(lines, problems, ranked_by)
     elif is_lab:
         ranked, repeated = read_submission(lines, problems, keep_places=keep_places)
+    elif (plain := _plain_trec_run(lines)) is not None:
+        return RunFile(path, plain, repeated=0)
     else:
         ranked, repeated = _read_trec_run(lines, problems)
         complete = False  # a claim without results has no line
@@ -268,6 +272,32 @@ def run_names(paths: Sequence[str | Path]) -> list[str]:
         # The same file twice is still two runs.
         numbered.append(name if times[name] == 1 else f"{name} #{times[name]}")
     return numbered
+
+
+def _plain_trec_run(lines: Sequence[str]) -> Run | None:
+    """Read a TREC run by columns; None if a line needs more care than that.
+
+    It is what `_read_trec_run` reads, several times as fast.
+    """
+    text = "".join(lines)
+    if not text.isascii() or _splits_else(text):
+        return None
+    rows = [line.split() for line in lines]
+    if set(map(len, rows)) != {6}:
+        return None
+    scores = [row[4] for row in rows]
+    if "_" in "".join(scores):
+        return None
+    try:
+        values = np.array([float(score) for score in scores])
+    except ValueError:
+        return None
+    if not (np.abs(values) < TOO_LARGE).all():
+        return None
+    try:
+        return Run.from_rows([row[0] for row in rows], [row[2] for row in rows], values)
+    except ValueError:  # a source repeats
+        return None
 
 
 def _read_trec_run(lines: Sequence[str], problems: FileProblems) -> Ranked:
