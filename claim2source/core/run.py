@@ -68,7 +68,8 @@ class Run:
         codes = codes[order]
         scores = scores[order]
         pairs = claim_rows.astype(np.int64) * max(len(vocabulary), 1) + codes
-        if len(np.unique(pairs)) != len(pairs):
+        in_order = np.sort(pairs)
+        if (in_order[1:] == in_order[:-1]).any():
             values, counts = np.unique(pairs, return_counts=True)
             claim, code = divmod(int(values[counts > 1][0]), len(vocabulary))
             raise ValueError(

@@ -35,6 +35,7 @@ from claim2source.metrics.metrics import (
     without_themselves,
 )
 from claim2source.metrics.pairs import AllPairs, compare_pairs, rank_intervals, tied_groups
+from claim2source.metrics.significance import enough_repeats
 
 # The columns of the CSV that a file of ours begins with.
 CSV_COLUMNS = ("system", "rank", "best_rank", "worst_rank", "groups", "p_first", "missing", "score")
@@ -328,7 +329,8 @@ def group_runs(
     values = np.stack([scored.values[name] for name in names])
     papers = gold_groups(dataset.qrels, claims)
     strata = language_strata(dataset.claims, claims)
-    tests = compare_pairs(values, papers, strata, repeats, seed)
+    flips = max(repeats, enough_repeats(1, alpha))
+    tests = compare_pairs(values, papers, strata, flips, seed)
     letters = _letters(tests, alpha)
     by_letter: dict[str, tuple[str, ...]] = {}
     for letter, members in letters.items():
@@ -349,7 +351,7 @@ def group_runs(
         split=dataset.split,
         metric=metric,
         alpha=alpha,
-        repeats=repeats,
+        repeats=flips,
         seed=seed,
         claims=len(claims),
         papers=tests.groups,

@@ -196,7 +196,7 @@ def first_gold_ranks(run: Run, qrels: Qrels, claim_ids: Sequence[str]) -> np.nda
     width = max(len(code), 1)
     golds = np.array(owners, np.int64) * width + np.array(codes, np.int64)
     rows = np.repeat(np.arange(len(claim_ids)), np.diff(judged.offsets))
-    is_gold = np.isin(rows * width + judged.codes, golds)
+    is_gold = np.isin(rows * width + judged.codes, golds, assume_unique=True)
     ranks = np.full(len(claim_ids), np.inf)
     np.minimum.at(ranks, rows[is_gold], judged.ranks()[is_gold])
     return ranks
