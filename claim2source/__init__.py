@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from claim2source.evaluation.compare import compare as compare
     from claim2source.evaluation.evaluate import evaluate as evaluate
     from claim2source.evaluation.evaluator import Evaluator as Evaluator
+    from claim2source.evaluation.groups import groups as groups
     from claim2source.evaluation.table import evaluate_systems as evaluate_systems
     from claim2source.search.bm25 import BM25 as BM25
     from claim2source.search.dense import Dense as Dense
@@ -95,6 +96,7 @@ _MODULES = {
     "compare": "evaluation.compare",
     "evaluate": "evaluation.evaluate",
     "Evaluator": "evaluation.evaluator",
+    "groups": "evaluation.groups",
     "evaluate_systems": "evaluation.table",
     "run_system": "systems.system",
     "System": "systems.system",

@@ -4,6 +4,10 @@ Prints the leaderboard: scores by language, and paired tests against any row. `-
 with costs and the tests of each language, as `compare.json` and `compare.md`. `--html` writes the
 comparison as one page that loads nothing. `--published` sets our scores next to the papers' tables
 instead, and adds them to the page.
+
+`--groups` says who is tied with the first: it prints an interval of ranks for every system, and
+the groups that no paired test separates. It also takes files: `--groups --runs FILE... --qrels
+FILE`. `--out` keeps them as `groups.json`, `groups.md` and `groups.csv`.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ from claim2source.core.folders import require_output, require_output_file
 from claim2source.core.terminal import say
 from claim2source.data.wandb import require_tracking
 from claim2source.evaluation.compare import Leaderboard
+from claim2source.evaluation.groups import CSV_COLUMNS as GROUPS_COLUMNS
+from claim2source.evaluation.groups import TITLE, read_groups
 from claim2source.evaluation.html.page import html_report, require_page
 from claim2source.evaluation.published.scores import CSV_COLUMNS, PublishedTables
 from claim2source.evaluation.published.tables import load_published
@@ -25,6 +31,9 @@ from claim2source.evaluation.reports import ReportConfig, read_reports
 # The keys that people need first.
 COMMON = (
     "reports",
+    "groups",
+    "runs",
+    "qrels",
     "html",
     "published",
     "out",
@@ -50,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     tables = None
     if config.published:
         tables = beside_published(config)
+    elif config.groups:
+        group(config)
     else:
         compare(config)
     if config.html is not None:
@@ -80,6 +91,21 @@ def compare(config: ReportConfig) -> None:
         write_json(config.out / "compare.json", board.as_json())
         write_text(config.out / "compare.md", f"{board.markdown()}\n")
     say(board.text("--out DIR" if config.out is None else f"{config.out}/compare.md"))
+
+
+def group(config: ReportConfig) -> None:
+    """Bound the systems' ranks, and group those that no test separates; write and print them."""
+    out = config.out
+    if out is not None:
+        require_output_file(out / "groups.json", '"tied_with_first"')
+        require_output_file(out / "groups.md", f"# {TITLE}")
+        require_output_file(out / "groups.csv", ",".join(GROUPS_COLUMNS[:3]))
+    report = read_groups(config)
+    if out is not None:
+        write_json(out / "groups.json", report.as_json())
+        write_text(out / "groups.md", f"{report.markdown()}\n")
+        write_text(out / "groups.csv", report.csv())
+    say(str(report))
 
 
 if __name__ == "__main__":

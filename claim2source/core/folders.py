@@ -36,6 +36,7 @@ _OURS = re.compile(
     | checkpoints/{_CHECKPOINT_NAME}/(\d+_\w+/)?{_CHECKPOINT_FILE}
     | interpolation/(scale-[^/]+/{_CHECKPOINT_FILE}|interpolation\.(json|png)|report\.(json|md))
     | evaluation/(.+/)?(report\.(json|md|html)|compare\.(json|md)|bm25\.yaml|claims\.html)
+    | evaluation/(.+/)?groups\.(json|md|csv)
     | evaluation/(.+/)?(grid\.(json|csv)|quality\.csv|heatmap(_[^/]+)?\.png)
     | evaluation/(.+/)?runs/(.+/)?trained_on\.json
     | evaluation/(.+/)?(runs/(.+/)?[^/]+\.trec|submission_202[56]/predictions[^/]*\.tsv)

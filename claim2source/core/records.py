@@ -127,8 +127,14 @@ class Qrels:
 
     def golds(self, claim_id: str) -> tuple[str, ...]:
         """List the relevant sources of a claim, in file order."""
-        graded = self.grades.get(claim_id, {})
-        return tuple(source for source, grade in graded.items() if grade > 0)
+        return self._golds.get(claim_id, ())
+
+    @cached_property
+    def _golds(self) -> dict[str, tuple[str, ...]]:
+        golds: dict[str, tuple[str, ...]] = {}
+        for claim, graded in self.grades.items():
+            golds[claim] = tuple(source for source, grade in graded.items() if grade > 0)
+        return golds
 
     def restricted(self, claim_ids: Iterable[str]) -> Qrels:
         kept: dict[str, Mapping[str, int]] = {}

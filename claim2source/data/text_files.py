@@ -10,7 +10,7 @@ import re
 import sys
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from io import BufferedReader, TextIOWrapper
+from io import BufferedReader, StringIO, TextIOWrapper
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,15 +101,31 @@ def _other_kind(begin: bytes) -> str | None:
 
 def read_lines(path: Path) -> list[str]:
     """Read all lines of a UTF-8 file. Raises `InputError`, also if all are blank."""
-    problems = Problems()
-    lines = [text or "" for _, text in text_lines(path, problems)]
-    for number, line in enumerate(lines, start=1):
-        if "\0" in line:
-            problems.add(path, number, None, "holds a NUL character")
-    problems.raise_if_any()
+    lines = _plain_lines(path)
+    if lines is None:
+        problems = Problems()
+        lines = [text or "" for _, text in text_lines(path, problems)]
+        for number, line in enumerate(lines, start=1):
+            if "\0" in line:
+                problems.add(path, number, None, "holds a NUL character")
+        problems.raise_if_any()
     if not any(line.strip() for line in lines):
         raise InputError(path, reason="the file is empty")
     return lines
+
+
+def _plain_lines(path: Path) -> list[str] | None:
+    """Read the lines of a UTF-8 file at once; None if something about it must be reported."""
+    if file_error(path) or not path.is_file():
+        return None
+    try:
+        with open_bytes(path) as file:
+            text = file.read().decode("utf-8")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError):
+        return None
+    if "\0" in text:
+        return None
+    return list(StringIO(text.removeprefix("\ufeff"), newline="\n"))
 
 
 def first_cells(lines: Iterable[str]) -> list[str]:

@@ -50,7 +50,7 @@ from claim2source.metrics.metrics import (
 from claim2source.metrics.significance import bootstrap_intervals, claim_weights
 
 MICRO = "micro"
-_ROUNDING = 1e-12
+ROUNDING = 1e-12
 
 
 def sharing_highest(scores: Mapping[str, float]) -> list[str]:
@@ -58,7 +58,7 @@ def sharing_highest(scores: Mapping[str, float]) -> list[str]:
     if not scores:
         return []
     highest = max(scores.values())
-    return [name for name, score in scores.items() if highest - score <= _ROUNDING]
+    return [name for name, score in scores.items() if highest - score <= ROUNDING]
 
 
 def highest_notes(metric: str, scores: Mapping[str, float]) -> list[str]:
@@ -171,7 +171,8 @@ class ScoredRuns:
     @property
     def notes(self) -> list[str]:
         """Note a highest score that is shared, lists that lack claims, and those that are short."""
-        deep = depth_notes(self.runs, [self.metric], len(self.dataset.sources))
+        # Judgements alone do not know their sources.
+        deep = depth_notes(self.runs, [self.metric], len(self.dataset.sources) or None)
         shared = highest_notes(f"{self.metric} ({MACRO})", self.macro)
         return [*shared, *missing_notes(self.runs, self.dataset.qrels), *deep]
 
@@ -402,17 +403,9 @@ def compare(
         >>> "words" in str(c2s.compare(runs, dev, repeats=200))
         True
     """
-    require_kind(results, Mapping, "results", "a mapping of names to rankings")
-    require_kind(dataset, Dataset, "dataset", DATASET_WANTED)
-    require(bool(results), "results", dict(results), "one or more systems by name")
     repeats = whole_number(repeats, "repeats")
     seed = whole_number(seed, "seed", 0)
-    runs: dict[str, Run] = {}
-    for name, given in results.items():
-        ranking = read_ranking(given, dataset, name)
-        runs[name] = ranking if isinstance(ranking, Run) else ranking.run
-    for name, run in runs.items():
-        coverage(run, dataset.qrels, name)
+    runs = read_runs(results, dataset)
     scored = ScoredRuns.of(runs, dataset, metric, baseline)
     bounds = scored.bounds(repeats, seed)
     bounds.pop(MICRO, None)
@@ -426,3 +419,17 @@ def compare(
             intervals[name][part] = row[name].low, row[name].high
     tests = tuple(scored.tests(repeats=repeats, seed=seed))
     return ComparisonReport(metric, scored.baseline, scores, intervals, tests, tuple(scored.notes))
+
+
+def read_runs(results: Mapping[str, Ranking], dataset: Dataset) -> dict[str, Run]:
+    """Read rankings by name, one or more, each with some of the data set's judged claims."""
+    require_kind(results, Mapping, "results", "a mapping of names to rankings")
+    require_kind(dataset, Dataset, "dataset", DATASET_WANTED)
+    require(bool(results), "results", dict(results), "one or more systems by name")
+    runs: dict[str, Run] = {}
+    for name, given in results.items():
+        ranking = read_ranking(given, dataset, name)
+        runs[name] = ranking if isinstance(ranking, Run) else ranking.run
+    for name, run in runs.items():
+        coverage(run, dataset.qrels, name)
+    return runs

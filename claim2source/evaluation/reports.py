@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated
+
+import numpy as np
 
 from claim2source.core.config import Between, Repeats, Seed, Settings, flag, list_field, require
 from claim2source.core.errors import InputError, UserError
@@ -38,14 +40,17 @@ class ReportConfig(Settings):
 
     Args:
         html: HTML file to write; none: no page.
-        out: folder for `compare.json` and `compare.md`, or for the papers' tables as
-            `published.md` and `published.csv`; none: they are printed only.
+        out: folder for `compare.json` and `compare.md`, for `groups.json`, `groups.md` and
+            `groups.csv`, or for the papers' tables as `published.md` and `published.csv`; none:
+            they are printed only.
+        qrels: with `runs`, their judgements, in place of a data set: TREC qrels, BEIR's TSV or the
+            lab's gold TSV.
         dataset: folder in BEIR layout, or `demo`: the claims that the runs are of; none: as all
             the reports say.
-        split: split that the runs are of; none: as all the reports say.
+        split: split that the runs are of; none: as all the reports say, or dev without reports.
         against: the system that every other is tested against; none: the first.
         metric: what is compared.
-        alpha: level of the family of tests.
+        alpha: level of the family of tests; of groups, the chance of a wrong separation.
         repeats: permutations and draws; permutations are raised if Holm needs more.
         seed: of permutations and draws.
         claims: most claims to list on the page, those that the systems differ on first.
@@ -53,6 +58,13 @@ class ReportConfig(Settings):
     """
 
     reports: list[Path] = list_field((), help="folders that an evaluation wrote")
+    groups: bool = flag("print intervals of ranks, and the systems that no paired test separates")
+    runs: list[Path] = list_field(
+        (),
+        help="with groups, further systems: TREC runs or the lab's TSVs, or folders with one for "
+        "each language, such as en.trec or predictions_en.tsv",
+    )
+    qrels: Path | None = None
     html: Path | None = None
     published: bool = flag("set our scores beside the papers' tables")
     out: Path | None = None
@@ -74,8 +86,9 @@ class ReportConfig(Settings):
     lenient: bool = flag(LENIENT)
 
     def check(self) -> None:
-        needless = self.published and self.html is None
+        needless = bool(self.runs) or (self.published and self.html is None)
         require(bool(self.reports) or needless, "reports", self.reports, "one or more folders")
+        self._check_groups()
         good = self.out is None or self.out.suffix.lower() not in (".html", ".htm")
         require(good, "out", self.out, "a folder; the page is --html FILE")
         good = self.tables is None or self.published
@@ -83,6 +96,23 @@ class ReportConfig(Settings):
         good = self.wandb == "off" or self.html is not None
         require(good, "wandb", self.wandb, "off without --html: the page's tables are logged")
         cutoff(self.metric)
+
+    def _check_groups(self) -> None:
+        if not self.groups:
+            require(not self.runs, "runs", self.runs, "none without --groups")
+            require(self.qrels is None, "qrels", self.qrels, "none without --groups")
+            return
+        is_text = self.html is None and not self.published
+        require(is_text, "groups", self.groups, "false with --html or --published")
+        require(self.against is None, "against", self.against, "none with --groups: all pairs")
+        if self.qrels is None:
+            is_known = bool(self.reports) or self.dataset is not None
+            require(is_known, "dataset", self.dataset, "what the runs are of, or --qrels FILE")
+            return
+        is_alone = bool(self.runs) and not self.reports and self.dataset is None
+        require(is_alone, "qrels", self.qrels, "none with reports or a dataset: only for --runs")
+        is_one = self.languages is None and self.split is None
+        require(is_one, "qrels", self.qrels, "none with languages or a split: all that it judges")
 
 
 @dataclass(frozen=True)
@@ -170,14 +200,18 @@ def distinct_ends(folders: Sequence[Path]) -> list[str]:
     return [str(Path(*reversed(parts))) for parts in differing]
 
 
-def join_runs(files: Sequence[Path]) -> Run:
-    """Read several files of ranked lists, each of other claims, as one run."""
-    rows = []
-    for file in files:
-        for row in read_run(file).run:
-            rows.append(row)
-    claims, sources, scores = zip(*rows, strict=True) if rows else ((), (), ())
-    return Run.from_rows(claims, sources, scores)
+def join_runs(runs: Iterable[Run]) -> Run:
+    """Join several runs, each of other claims, to one."""
+    ids: list[str] = []
+    claims: list[str] = []
+    sources: list[str] = []
+    scores: list[float] = []
+    for run in runs:
+        ids += run.claim_ids
+        claims += np.repeat(np.array(run.claim_ids, object), np.diff(run.offsets)).tolist()
+        sources += run.vocabulary[run.codes].tolist()
+        scores += run.scores.tolist()
+    return Run.from_rows(claims, sources, scores, claim_ids=ids)
 
 
 def common_data(
@@ -273,15 +307,24 @@ def judged_run(system: LoadedSystem, dataset: Dataset) -> Run:
         raise InputError(
             system.report_folder, reason=f"{system.name}: no runs/.../{absent[0]}.trec"
         )
-    run = join_runs([system.runs[lang] for lang in languages])
-    met = coverage(run, dataset.qrels, system.name)
+    run = join_runs(read_run(system.runs[lang]).run for lang in languages)
+    require_same_split(system.name, run, dataset)
+    return run
+
+
+def require_same_split(name: str, run: Run, dataset: Dataset) -> None:
+    """Raise `UserError` if a run is of another split.
+
+    It has claims that `dataset` does not have and lacks some that are judged.
+    """
+    met = coverage(run, dataset.qrels, name)
     ids = set()
     for claim in dataset.claims:
         ids.add(claim.id)
     strangers = sum(claim not in ids for claim in run.claim_ids)
     if strangers and met.missing:
         raise UserError(
-            f"{system.name}: its run has {strangers} claims that {dataset.split} does not have "
-            f"and lacks {met.missing} that it judges: a run of another split"
+            f"{name}: its run has {strangers} claims that are not in "
+            f"{dataset.split or 'the judgements'} and lacks {met.missing} that are judged: a run "
+            "of another split"
         )
-    return run

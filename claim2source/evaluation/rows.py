@@ -20,6 +20,7 @@ from claim2source.core.report import FILE, MACRO, MAIN_METRIC, NotRun, Report, S
 from claim2source.core.run import Result, Run
 from claim2source.core.stage import Stage
 from claim2source.core.tables import Cell, Part, TextTable
+from claim2source.data.trec import read_run
 from claim2source.evaluation.evaluate import (
     ScoredSystem,
     Scoring,
@@ -412,7 +413,7 @@ def _read_row(
             if system.key != key or not all(run.is_file() for run in runs):
                 return None
             # Not by the report's languages: a split without judgements has scores of none.
-            stages[name] = ScoredSystem(system, join_runs(runs))
+            stages[name] = ScoredSystem(system, join_runs(read_run(run).run for run in runs))
     except InputError:
         return None
     return SystemRow(plan, form, stages, report.notes) if stages else None

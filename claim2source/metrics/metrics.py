@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import ir_measures
@@ -27,6 +28,7 @@ _MEASURES: Mapping[str, Any] = {
     "ndcg": ir_measures.nDCG,
     "map": ir_measures.AP,
 }
+_FIRST_GOLD = ("mrr@", "hit@")  # metrics that the rank of the first gold decides
 _DEEPEST = 1_000_000
 _MAIN_DEPTH = 5  # of the main metric
 
@@ -87,13 +89,14 @@ def coverage(run: Run, qrels: Qrels, name: str = "run") -> Coverage:
             f"{name}: ids do not match: none of its {len(run.claim_ids)} claims is judged; "
             f"the run has {example}, the qrels have {judged[0]!r}"
         )
-    unanswered = len(judged)
-    for claim in shared:
-        rows = run.rows(claim)
-        if rows.stop > rows.start:
-            unanswered -= 1
+    unanswered = len(set(judged) - _ranked_claims(run))
     ignored = len(run.claim_ids) - len(shared)
     return Coverage(len(judged), unanswered, ignored)
+
+
+def _ranked_claims(run: Run) -> set[str]:
+    """Collect the claims that a run ranks a source for."""
+    return set(compress(run.claim_ids, np.diff(run.offsets) > 0))
 
 
 def cutoff(metric: str) -> int | None:
@@ -159,6 +162,9 @@ def evaluate(
     for metric, k in zip(metrics, cutoffs, strict=True):
         measure = _MEASURES[metric.split("@")[0]]
         measures[metric] = measure @ k if k else measure
+    if all(name.startswith(_FIRST_GOLD) for name in metrics):
+        ranks = first_gold_ranks(run, qrels, claims)
+        return Scores(claims, {name: _by_first_gold(name, ranks) for name in metrics})
     judged = run.restricted(claims).rescored()
     depths = [k for k in cutoffs if k is not None]
     if len(depths) == len(cutoffs):
@@ -174,6 +180,34 @@ def evaluate(
         values[value.measure][row] = value.value
     by_metric = {metric: values[measure] for metric, measure in measures.items()}
     return Scores(claims, by_metric)
+
+
+def first_gold_ranks(run: Run, qrels: Qrels, claim_ids: Sequence[str]) -> np.ndarray:
+    """Return the rank of each claim's first gold, [claims] float64, inf if absent."""
+    code = {source: number for number, source in enumerate(run.vocabulary.tolist())}
+    judged = run.restricted(claim_ids)
+    owners: list[int] = []
+    codes: list[int] = []
+    for row, claim in enumerate(claim_ids):
+        for gold in qrels.golds(claim):
+            if gold in code:
+                owners.append(row)
+                codes.append(code[gold])
+    width = max(len(code), 1)
+    golds = np.array(owners, np.int64) * width + np.array(codes, np.int64)
+    rows = np.repeat(np.arange(len(claim_ids)), np.diff(judged.offsets))
+    is_gold = np.isin(rows * width + judged.codes, golds, assume_unique=True)
+    ranks = np.full(len(claim_ids), np.inf)
+    np.minimum.at(ranks, rows[is_gold], judged.ranks()[is_gold])
+    return ranks
+
+
+def _by_first_gold(metric: str, ranks: np.ndarray) -> np.ndarray:
+    """Score the ranks of first golds: mrr@k or hit@k."""
+    found = ranks <= (cutoff(metric) or np.inf)
+    if metric.startswith("hit"):
+        return found.astype(np.float64)
+    return np.where(found, 1 / ranks, 0.0)
 
 
 def _claims_to_score(qrels: Qrels, claim_ids: Sequence[str] | None) -> tuple[str, ...]:
@@ -194,8 +228,7 @@ def missing_notes(runs: Mapping[str, Run], qrels: Qrels) -> list[str]:
     judged = judged_claims(qrels)
     notes: list[str] = []
     for name, run in runs.items():
-        ranked = {claim for claim in run.claim_ids if run.sources(claim, 1)}
-        missing = len(set(judged) - ranked)
+        missing = len(set(judged) - _ranked_claims(run))
         if missing:
             notes.append(
                 f"{name}: ranks nothing for {missing} of the {len(judged)} claims with a gold, "

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 _CHUNK = 2_000_000  # doubles held at once by one chunk of repeats: 16 MB
-_TIE = 1e-10  # relative to the sum of magnitudes: above rounding, below any real step
+TIE = 1e-10  # relative to the sum of magnitudes: above rounding, below any real step
 _SHAPES = "scores and groups must be arrays [claims] of one length, not empty"
 
 
@@ -89,18 +89,18 @@ def paired_randomisations(
     Each p is what `paired_randomisation` gives for that system; raises ValueError as it does.
     """
     values = np.asarray(differences, np.float64)
-    index, size = _check_groups(values, groups, repeats)
+    index, size = numbered_groups(values, groups, repeats)
     weights = claim_weights(strata, values.shape[1])
-    sums = _group_sums(values * weights, index, size)
+    sums = group_sums(values * weights, index, size)
     observed = sums.sum(axis=1)
-    rounding = _TIE * np.abs(sums).sum(axis=1)
+    rounding = TIE * np.abs(sums).sum(axis=1)
     threshold = np.abs(observed) - rounding
     # A group without a difference weighs nothing whatever its sign.
     differs = sums != 0
     flipped = np.ascontiguousarray(sums[:, differs.any(axis=0)].T)
     rng = np.random.default_rng(seed)
     count = np.zeros(len(values), dtype=np.int64)
-    for rows in _chunks(repeats, max(flipped.shape)):
+    for rows in chunks(repeats, max(flipped.shape)):
         signs = rng.integers(0, 2, size=(rows, len(flipped)), dtype=np.int8)
         statistic = (2.0 * signs - 1.0) @ flipped
         is_extreme = np.abs(statistic) >= threshold
@@ -141,22 +141,22 @@ def clustered_t_test(
     from scipy import stats
 
     values = np.asarray(differences, np.float64)
-    index, size = _check_groups(values, groups)
+    index, size = numbered_groups(values, groups)
     part, number = _stratified(strata, values.shape[1])
     unknown = np.full(len(values), np.nan)
     for stratum in range(number):
         if len(np.unique(index[part == stratum])) < 2:
             return unknown, unknown.copy()
     counts = np.bincount(part, minlength=number)
-    means = _group_sums(values, part, number) / counts
+    means = group_sums(values, part, number) / counts
     weights = claim_weights(strata, values.shape[1])
     residuals = values - means[:, part]
-    errors = _group_sums(residuals * weights, index, size)
+    errors = group_sums(residuals * weights, index, size)
     squares = (errors**2).sum(axis=1)
     spread = np.sqrt(size / (size - 1) * squares)
     # Rounding leaves a constant difference a spread of its last digits.
     largest = np.abs(values).max(axis=1)
-    has_spread = spread > _TIE * largest
+    has_spread = spread > TIE * largest
     t = np.divide(means.mean(axis=1), spread, out=unknown, where=has_spread)
     p = 2 * stats.t.sf(np.abs(t), size - 1)
     return t, p
@@ -174,8 +174,8 @@ def standard_errors(
     ValueError as it does.
     """
     values = np.asarray(differences, np.float64)
-    index, size = _check_groups(values, groups)
-    sums = _group_sums(values * weights, index, size)
+    index, size = numbered_groups(values, groups)
+    sums = group_sums(values * weights, index, size)
     errors: np.ndarray = np.sqrt((sums**2).sum(axis=1))
     return errors
 
@@ -198,13 +198,13 @@ def bootstrap_intervals(
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1, got {level}")
     scores = np.asarray(values, np.float64)
-    index, size = _check_groups(scores, groups, repeats)
+    index, size = numbered_groups(scores, groups, repeats)
     part, number = _stratified(strata, scores.shape[1])
     sums: list[np.ndarray] = []
     counts: list[np.ndarray] = []
     for stratum in range(number):
         is_in = part == stratum
-        sums.append(_group_sums(scores * is_in, index, size).T)
+        sums.append(group_sums(scores * is_in, index, size).T)
         counts.append(np.bincount(index[is_in], minlength=size))
     means: list[np.ndarray] = []
     width = max(size, len(scores))
@@ -234,14 +234,14 @@ def draw_groups(
     The repeats come in chunks that let `width` doubles be held for each of them.
     """
     rng = np.random.default_rng(seed)
-    for rows in _chunks(repeats, width):
+    for rows in chunks(repeats, width):
         indices = rng.integers(0, size, size=(rows, size))
         indices += np.arange(rows)[:, None] * size
         times = np.bincount(indices.ravel(), minlength=rows * size)
         yield times.reshape(rows, size).astype(np.float64)
 
 
-def _check_groups(
+def numbered_groups(
     values: np.ndarray,
     groups: np.ndarray,
     repeats: int = 1,
@@ -266,14 +266,14 @@ def _stratified(strata: np.ndarray | None, claims: int) -> tuple[np.ndarray, int
     return index, len(distinct)
 
 
-def _group_sums(values: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
+def group_sums(values: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
     sums: list[np.ndarray] = []
     for row in values:
         sums.append(np.bincount(index, weights=row, minlength=size))
     return np.stack(sums)
 
 
-def _chunks(repeats: int, width: int) -> Iterator[int]:
+def chunks(repeats: int, width: int) -> Iterator[int]:
     """Split `repeats` into chunks whose [rows, width] doubles stay within `_CHUNK`."""
     step = max(1, _CHUNK // max(width, 1))
     for start in range(0, repeats, step):

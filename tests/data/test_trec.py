@@ -2,6 +2,8 @@
 
 import gzip
 import json
+from io import StringIO
+from pathlib import Path
 
 import ir_measures
 import numpy as np
@@ -10,9 +12,10 @@ import pytrec_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from claim2source.core.errors import InputError
+from claim2source.core.errors import FileProblems, InputError
 from claim2source.core.records import Qrels
 from claim2source.core.run import Run
+from claim2source.data import trec
 from claim2source.data.trec import read_qrels, read_run, write_beir_qrels, write_trec_run
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -145,6 +148,45 @@ def test_a_run_is_ranked_by_score_and_repeated_sources_are_counted(tmp_path):
         read = read_run(write(tmp_path, "\n".join(lines)))
         assert read.repeated == 2
         assert read.run.scored("c") == {"b": 3.0, "a": 2.0} and read.run.scored("d") == {"b": 1.0}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["c", "d-1", "e"]),
+            st.sampled_from(["a", "b", "z9", "a\u00a0b", "a\x1cb", "k v"]),
+            st.sampled_from(["1", "-2.5e3", "1_0", "nan", "0", "1e39"]),
+            st.sampled_from([" ", "\t", "  ", "\x0c"]),
+            st.sampled_from(["\n", "\r\n", " \n", "\n\n", "\r", ""]),
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_runs_read_by_columns_are_those_read_by_lines(rows):
+    """Both ways agree wherever the quick one is taken, and it is taken for plain files."""
+    text = ""
+    for claim, source, score, space, end in rows:
+        text += space.join((claim, "Q0", source, "1", score, "t")) + end
+    lines = [*StringIO(text, newline="\n")]
+    quick = trec._plain_trec_run(lines)
+    problems = FileProblems(Path("F"))
+    ranked, repeated = trec._read_trec_run(lines, problems)
+    if quick is None:
+        return
+    assert not repeated and not len(problems.collected)
+    slow = Run.from_lists({claim: [*scores.items()] for claim, scores in ranked.items()})
+    assert list(quick) == list(slow) and quick.claim_ids == slow.claim_ids
+
+
+def test_plain_runs_are_read_by_columns():
+    lines = ["c Q0 a 1 2 t\n", "c\tQ0  b 2 1e0 t\r\n", "d Q0 a 1 -3 t"]
+    quick = trec._plain_trec_run(lines)
+    assert quick is not None
+    assert list(quick) == [("c", "a", 2.0), ("c", "b", 1.0), ("d", "a", -3.0)]
+    assert trec._plain_trec_run([*lines, "c Q0 b 3 9 t"]) is None  # a source again
+    assert trec._plain_trec_run(["c Q0 a 1 2\n", "c Q0 b 2 1 t u\n"]) is None
 
 
 def test_problems_of_a_trec_run(tmp_path):

@@ -195,7 +195,7 @@ def test_a_run_of_another_split_is_refused(tmp_path: Path) -> None:
     # So they are where the run has claims without a gold too, or other languages are left out.
     judged_run(system, split("en1 en3 de1 de2", "en2"))
     assert judged_run(system, split("en1 en2 en3")).claim_ids == ("en1", "en2")
-    with pytest.raises(UserError, match="1 claims that dev does not have and lacks 1 that it"):
+    with pytest.raises(UserError, match="model: .* 1 claims .* lacks 1 "):
         judged_run(system, split("en1 en3"))
 
 
