@@ -23,7 +23,7 @@ from claim2source.core.config import as_plain, read_config
 from claim2source.core.errors import UserError, run_program
 
 CASES = (
-    "bm25 mining training encode architectures chunks rerank statistics find lexical gpu"
+    "bm25 mining training encode architectures chunks rerank cascade statistics find lexical gpu"
 ).split()
 PEERS = "rank-bm25 sentence-transformers torch transformers peft scipy lancedb bm25s".split()
 

@@ -356,7 +356,8 @@ class HybridIndex:
     """Search two indexes of the same sources and fuse their rankings.
 
     `names` are those of both in a result's `parts`. With `chosen_to`, the deepest fusion that was
-    compared with this one, the lists are that deep, and what is fused is as deep as was chosen.
+    compared with this one, the lists are that deep, and what is fused is as deep as was chosen: a
+    longer ranking goes on with what both lists have below.
     """
 
     first: Index
@@ -382,7 +383,8 @@ class HybridIndex:
     def search(self, claims: Claims, k: int = 100) -> Result:
         """Rank max(`fusion.depth`, `k`) sources by both, fuse, keep the best `k`.
 
-        With `fusion.missing: scored` each also scores what only the other has found.
+        With `fusion.missing: scored` each also scores what only the other has found; not so what
+        lies below a chosen depth.
         """
         claims, fusion, k = as_claims(claims), self.fusion, whole_number(k, "k")
         first, second = self.rankings(claims, max(fusion.depth, k, self.chosen_to))
@@ -391,7 +393,29 @@ class HybridIndex:
             deep = max(fusion.depth, limit or 0)
             scored = self.score_missing(claims, first.top(deep), second.top(deep))
         fused = fuse(first, second, fusion, k=limit, scored=scored).top(k)
+        if limit is None and k > fusion.depth:
+            whole = replace(fusion, missing="lowest")
+            deeper = fuse(first, second, whole, k=k).run
+            fused = replace(fused, run=_continued(fused.run, deeper, k))
         return replace(fused, parts=tuple(zip(self.names, (first, second), strict=True)))
+
+
+def _continued(run: Run, deeper: Run, k: int) -> Run:
+    """Lengthen each claim's list to `k` sources by those that only `deeper` ranks, below it."""
+    lists: dict[str, list[tuple[str, float]]] = {}
+    for claim in deeper.claim_ids:
+        ranked = run.scored(claim)
+        own = deeper.scored(claim)
+        rest = [source for source in own if source not in ranked][: k - len(ranked)]
+        lists[claim] = list(ranked.items())
+        if not rest:
+            continue
+        lowest = np.float32(min(ranked.values(), default=0.0))
+        highest = float(np.nextafter(lowest, np.float32(-np.inf)))
+        first = own[rest[0]]
+        for source in rest:
+            lists[claim].append((source, highest - (first - own[source])))
+    return Run.from_lists(lists, pool=run.pool)
 
 
 @cache

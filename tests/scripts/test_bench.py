@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -131,6 +132,33 @@ def test_architectures_are_those_of_the_peer(measure: Measure) -> None:
     with pytest.raises(ConfigError) as refused:
         measure("architectures", *words, "--models", "BERT,T5")
     assert refused.value.key == "models"
+
+
+def test_a_cascade_scores_fewer_pairs_than_the_whole_list(
+    measure: Measure, model: str, tmp_path: Path
+) -> None:
+    """The list of a claim is that of the first stage, to the depth that the whole list has."""
+    systems = tmp_path / "systems.yaml"
+    systems.write_text(
+        f"""
+Whole:
+  retrieve: {{bm25: {{}}}}
+  stages: [{{rerank: max_sim, model: "{model}", depth: 120, max_length: 24}}]
+Cascade:
+  retrieve: {{bm25: {{}}}}
+  stages:
+    - {{rerank: details, depth: 120}}
+    - {{rerank: max_sim, model: "{model}", depth: 2, max_length: 24}}
+"""
+    )
+    words = ["--dataset=demo", "--split=test", "--claims=3", "--repeats=1", f"--systems={systems}"]
+    figures = measure("cascade", *words, "--whole=Whole", "--cascade=Cascade")
+    assert figures["claims"] == 3 and 100 < figures["longest_list"] <= 120
+    assert figures["ratio"] > 1
+    assert set(figures["seconds_per_claim"]) == {"whole list", "cascade"}
+    with pytest.raises(ConfigError) as refused:
+        measure("cascade", *words, "--whole=Unknown", "--cascade=Cascade")
+    assert refused.value.key == "whole"
 
 
 @pytest.mark.slow

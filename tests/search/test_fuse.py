@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -147,6 +148,29 @@ def test_both_are_asked_for_the_deeper_of_depth_and_k(depth: int, k: int, depth_
     assert result.run.sources("q") == ["d", "b", "a", "c"][:k]
     # Both did the same two claims: rates would double if they were counted twice.
     assert result.cost == Cost(2.0, 2, 3, 8)
+
+
+@pytest.mark.parametrize("missing", ["lowest", "scored"])
+def test_a_chosen_fusion_ranks_as_deep_as_it_is_asked(missing: Literal["lowest", "scored"]) -> None:
+    """Its first sources are those of the chosen depth, with their scores; the others lie below."""
+    names = [f"s{number:02}" for number in range(12)]
+    sparse = Run.from_lists({"q": [(name, -float(row)) for row, name in enumerate(names)]})
+    dense = Run.from_lists({"q": [(name, row / 7) for row, name in enumerate(names)], "r": []})
+    claims = [Claim("q", "text"), Claim("r", "text")]
+    config = FusionConfig(alpha=0.4, depth=3, missing=missing)
+    index = Hybrid(Fixed(sparse), Fixed(dense), config, fits=True).index(SOURCES)
+    shallow = index.search(claims, 3).run
+    head = index.search(claims, 6).run
+    assert head.top(3).scored("q") == shallow.scored("q")
+    assert set(head.sources("q")) == {*names[:3], *names[-3:]}
+    for k in (7, 10, 12, 50):
+        run = index.search(claims, k).run
+        assert run.top(6).scored("q") == head.scored("q")
+        whole = fuse(sparse, dense, FusionConfig(alpha=0.4), k=k)
+        below = [source for source in whole.sources("q") if source in names[3:-3]]
+        assert run.sources("q")[6:] == below[: k - 6]
+        assert len(run.sources("q")) == min(k, 12)
+        assert run.claim_ids == ("q", "r") and not run.sources("r")
 
 
 @pytest.mark.parametrize("scale", ["min-max", "z-score", "none"])

@@ -1,0 +1,103 @@
+"""Time a cascade of stages beside the stages that score the whole list, a claim asked alone.
+
+Both systems re-rank the same first sources of each claim. BM25's counts and papers' vectors, which
+an index has, are there; nothing is kept of what is computed for a pair, and a claim's own vector is
+the first stage's. `ratio` is the seconds of the whole list divided by those of the cascade.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from claim2source.core.config import Number, require, require_one_of
+from claim2source.core.records import Dataset, Source
+from claim2source.core.run import Run
+from claim2source.core.stage import Stage
+from claim2source.data.loading import load
+from claim2source.data.store import Store
+from claim2source.stages.pairs import Reranker
+from claim2source.systems.read import read_systems
+from claim2source.systems.runtime import SystemRuntime
+from claim2source.systems.system import RunSettings, System, SystemRunner
+from scripts.benches.common import SEED, DataBench, Measured, Watch
+
+WHOLE, CASCADE = "whole list", "cascade"
+# First sources that are scored before anything is timed.
+WARM = 4
+
+
+@dataclass(frozen=True)
+class Config(DataBench):
+    """Settings of `scripts/bench.py cascade`.
+
+    Args:
+        systems: YAML file of both systems; their first stage is that of `whole`.
+        whole: system whose stage scores the whole list.
+        cascade: system whose stages score fewer and fewer.
+        claims: number of claims drawn.
+    """
+
+    systems: Path = Path("configs/systems/cascade.yaml")
+    whole: str = "Deep-MaxSim"
+    cascade: str = "Cascade-MaxSim"
+    claims: Number = 3
+
+
+def run(config: Config) -> Measured:
+    systems = read_systems([config.systems])
+    for key in ("whole", "cascade"):
+        require_one_of(key, getattr(config, key), list(systems))
+    data = draw_claims(config)
+    store = Store()
+    settings = RunSettings(config.dataset, store=store, progress=False)
+    whole = systems[config.whole]
+    first = replace(whole, stages=(), depth=whole.first_depth(1))
+    listed = SystemRunner(data, settings).run(first).result.run
+
+    asked = data.claims[0]
+    short = Run.from_lists({asked.id: list(listed.scored(asked.id).items())[:WARM]})
+    sides = {}
+    for side, system in ((WHOLE, whole), (CASCADE, systems[config.cascade])):
+        stages = ready_stages(system, data.sources, store)
+        sides[side] = partial(ask_alone, stages, data, listed)
+        ask_alone(stages, data.with_claims([asked]), short)  # reads models, counts terms
+    watch = Watch(config.clock)
+    watch.take_turns(sides, config.repeats)
+    count = len(data.claims)
+    seconds = {side: round(took / count, 4) for side, took in watch.medians.items()}
+    longest = int(np.diff(listed.offsets).max())
+    ratio = watch.ratio(WHOLE, CASCADE)
+    return {**ratio, "seconds_per_claim": seconds, "claims": count, "longest_list": longest}
+
+
+def draw_claims(config: Config) -> Dataset:
+    """Draw claims of the split; the seed fixes them."""
+    data = load(config.dataset, config.split)
+    allowed = f"at most {len(data.claims)} of {config.dataset}"
+    require(config.claims <= len(data.claims), "claims", config.claims, allowed)
+    draw = np.random.default_rng([SEED, config.claims])
+    picks = draw.choice(len(data.claims), size=config.claims, replace=False)
+    return data.with_claims([data.claims[pick] for pick in sorted(picks.tolist())])
+
+
+def ready_stages(system: System, pool: Sequence[Source], store: Store) -> list[Stage]:
+    """Give stages what an index has: the pool's counts and vectors, but no scores of pairs."""
+    stages: list[Stage] = []
+    for stage in system.stages:
+        kept = None if isinstance(stage.stage, Reranker) else store
+        runtime = SystemRuntime(kept, progress=False)
+        stages.append(stage.with_runtime(runtime).with_corpus_stats(pool).stage)
+    return stages
+
+
+def ask_alone(stages: Sequence[Stage], data: Dataset, listed: Run) -> None:
+    """Apply the stages to one claim after the other."""
+    for claim in data.claims:
+        ranked = listed
+        for stage in stages:
+            ranked = stage.apply([claim], data.sources, ranked).run
