@@ -32,6 +32,7 @@ from claim2source.evaluation.style_tables import (
     BY_RULES,
     CLAIM,
     SOURCE,
+    WRITERS,
     StyleGrid,
     cell_name,
     grid_parts,
@@ -315,6 +316,10 @@ def _cell(
         if text_style in views.texts and views.texts[text_style].lost:
             reason = f"{text_style}: not rewritten, read as it is"
             failures[reason] = views.texts[text_style].lost
+    row_settings = dict(scored.report.settings)
+    writers = dict.fromkeys(text.by for text in texts if text.by != RULES)
+    if writers:
+        row_settings[WRITERS] = list(writers)
     # Of several versions there is no one run; without golds it is the first one's.
     has_run = len(results) == 1 or scored.scores is None
     scored = scored.with_report(
@@ -323,6 +328,7 @@ def _cell(
         cost=_joint_cost(results),
         failures=failures,
         rewrites=str(options.texts or RULES),
+        settings=row_settings,
         runs=f"{FOLDER}/runs/{name}" if has_run else "",
     )
     if scored.scores is None:

@@ -31,6 +31,8 @@ LEGEND = (
     f"{SIGNIFICANT}"
 )
 BY_RULES = "not the papers'"  # in a cell's style, where rules rewrote its texts
+# In a cell's settings: the language models that rewrote its texts.
+WRITERS = "rewritten_by"
 _UNSTYLED = f"{SOURCE}{CLAIM}"
 _QUESTION = "?: unreliable, no target; "
 
@@ -113,13 +115,18 @@ class StyleGrid:
 
     @property
     def note(self) -> str:
-        """Name the styles, and say where rules made their texts."""
+        """Name the styles, and the models or the rules that made their texts."""
         styles = []
         for style in (*self.sources, *self.claims):
             styles.append(f"{style} {STYLES[style].what}")
         note = f"Sources S and claims C: {', '.join(styles)}."
         if any(BY_RULES in system.style for system in self.report.systems.values()):
             note += " Texts by rules, which do not tell how a language model would write."
+        writers: dict[str, None] = {}
+        for system in self.report.systems.values():
+            writers |= dict.fromkeys(map(str, system.settings.get(WRITERS, ())))
+        if writers:
+            note += f" Texts rewritten by {', '.join(writers)}; other models write otherwise."
         return note
 
     def row(self, retriever: str, language: str = MACRO) -> list[GridCell]:

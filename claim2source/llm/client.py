@@ -15,10 +15,12 @@ from claim2source.core.config import require
 from claim2source.core.errors import UserError
 from claim2source.core.files import content_hash
 from claim2source.core.progress import Progress
+from claim2source.core.reasons import Reason
 from claim2source.core.run import Thinking
 from claim2source.llm.answers import AnswerStore, StoredReply
 from claim2source.llm.config import LLMConfig
 from claim2source.llm.endings import cut_prompt_reason
+from claim2source.llm.log import log_answers
 from claim2source.llm.parse import read_reply, unfinished_reason
 from claim2source.llm.server import (
     CutPrompt,
@@ -138,11 +140,16 @@ class LLM:
                 self._jobs = self._left = len(todo)
                 self._stop = ""
                 self._no_reply = 0
-                run_async(lambda: self._work(todo))
+                before = self.usage
+                try:
+                    run_async(lambda: self._work(todo))
+                finally:
+                    log_answers((), self.usage - before)
 
         answers: list[Answer] = []
         for job, request in zip(jobs_in_order, requests, strict=True):
             answers.append(self._answer(job, request))
+        log_answers(answers, Usage())
         if warns:
             self._warn_of_failures(answers)
         self._warn_of_thinking(answers)
@@ -204,7 +211,7 @@ class LLM:
         while jobs:
             job = jobs.popleft()
             if self._stop:
-                job.reason = f"{NOT_ASKED}: {self._stop}"
+                job.reason = Reason(f"{NOT_ASKED}: {self._stop}", "server")
                 continue
             await self._ask_until_good(job)
             self._left -= 1
@@ -296,13 +303,13 @@ class LLM:
         if error.status == 200:
             return self._unanswered(error.reason)
         self._no_reply = 0
-        return f"refused by the server ({error.status}): {error.reason}"
+        return Reason(f"refused by the server ({error.status}): {error.reason}", "server")
 
     def _unanswered(self, reason: str) -> str:
         self._no_reply += 1
         if self._no_reply >= max(LOST, self.config.concurrency) and not self._stop:
             self._stop = f"the server does not answer ({reason})"
-        return f"{NO_REPLY}: {reason}"
+        return Reason(f"{NO_REPLY}: {reason}", "server")
 
     async def _reserve(self, request: Request) -> int | str:
         """Wait until a request may be sent; return its most tokens, or the reason against it."""
@@ -316,7 +323,7 @@ class LLM:
                     break
                 await self._freed.wait()
             if self._stop:
-                return f"{NOT_ASKED}: {self._stop}"
+                return Reason(f"{NOT_ASKED}: {self._stop}", "server")
             self._reserved += cost
         return cost
 

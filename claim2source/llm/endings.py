@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
+from claim2source.core.reasons import Reason
 from claim2source.llm.work import Request, prompt_tokens
 
 # A model that declines says so in a field of its own, or by this reason.
@@ -79,7 +80,8 @@ def cut_prompt_reason(
         is_context = tokens % 256 == 0 and estimate > tokens
     if not (is_far_below or is_context):
         return None
-    return (
+    return Reason(
         f"the server cut the prompt: it read {tokens} of about {estimate} tokens; "
-        "give the model a larger context"
+        "give the model a larger context",
+        "server",
     )

@@ -9,21 +9,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from claim2source.core.reasons import Reason
 from claim2source.llm.endings import MODEL_REFUSED, ending_kind
 from claim2source.llm.work import Answer, Request, Schema
 from claim2source.text.control import held_thoughts, strip_reasoning, without_control
 
 # Failures of replies, in the words that reports count.
-TRUNCATED = "cut off by max_tokens"
-EMPTY = "empty"
-ECHO = "an echo of the prompt"
-TOO_LONG = "far too long"
-NOT_JSON = "not JSON"
-NOT_A_CHOICE = "not one of the choices"
-NO_FIT = "does not fit the schema"
-SEVERAL = "several objects that differ"
-REFUSED = "refused by the server's filter"
-REFUSED_BY_MODEL = "refused by the model"
+TRUNCATED = Reason("cut off by max_tokens", "cut")
+EMPTY = Reason("empty", "empty")
+ECHO = Reason("an echo of the prompt", "echo")
+TOO_LONG = Reason("far too long", "long")
+NOT_JSON = Reason("not JSON", "schema")
+NOT_A_CHOICE = Reason("not one of the choices", "schema")
+NO_FIT = Reason("does not fit the schema", "schema")
+SEVERAL = Reason("several objects that differ", "schema")
+REFUSED = Reason("refused by the server's filter", "refused")
+REFUSED_BY_MODEL = Reason("refused by the model", "refused")
 UNFINISHED = "not ended by itself: finish_reason"
 # A reply may be this many times as long as what the user's message holds, or LONGEST characters.
 TIMES = 3
@@ -32,6 +33,8 @@ LONGEST = 2500
 ECHOED = 40
 MOST_BRACES = 1000
 FENCE = "```"
+# What stands before a tag in a prompt: `English translation of the post:`.
+_HEADING = re.compile(r"\A[^\n<>]{1,60}:[ \t]*\n(?=<)")
 _LABEL = re.compile(r"^(?:- |[A-Z][a-z]+: )")
 
 # So many layers of fences, quotes and preambles are taken off.
@@ -101,7 +104,10 @@ def read_reply(request: Request, raw: str, finish: str | None) -> Answer:
         return replace(answer, text=choice or "", failure=None if choice else NOT_A_CHOICE)
     if not text:
         return replace(answer, failure=EMPTY)
-    text = cleaned(text, _tags(request))
+    tags = _tags(request)
+    if tags and _folded(text) == _folded(request.messages[-1].content):
+        return replace(answer, text=text, failure=ECHO)
+    text = cleaned(text, tags)
     return replace(answer, text=text, failure=_text_error(request, text))
 
 
@@ -117,7 +123,7 @@ def unfinished_reason(request: Request, raw: str, finish: str | None) -> str | N
         return None if _is_whole_choice(request, raw) else TRUNCATED
     if kind == "refused":
         return REFUSED_BY_MODEL if finish == MODEL_REFUSED else REFUSED
-    return f"{UNFINISHED} {finish or 'null'}"
+    return Reason(f"{UNFINISHED} {finish or 'null'}", "cut")
 
 
 def _is_whole_choice(request: Request, raw: str) -> bool:
@@ -141,8 +147,7 @@ def cleaned(text: str, tags: frozenset[str] = frozenset()) -> str:
         before = text
         text = _unfenced(text)
         for tag in tags:
-            if text.startswith(f"<{tag}>") and text.endswith(f"</{tag}>"):
-                text = text[len(tag) + 2 : -len(tag) - 3].strip()
+            text = _untagged(text, tag)
         for preamble in _PREAMBLES:
             # A preamble of nothing is the text itself.
             text = preamble.sub("", text, count=1).strip() or text
@@ -151,6 +156,14 @@ def cleaned(text: str, tags: frozenset[str] = frozenset()) -> str:
         if text == before:
             break
     return text
+
+
+def _untagged(text: str, tag: str) -> str:
+    """Remove a tag of the prompt around a text, with the prompt's words before it, or a part."""
+    opened = _HEADING.sub("", text, count=1)
+    if opened.startswith(f"<{tag}>"):
+        text = opened.removeprefix(f"<{tag}>")
+    return text.removesuffix(f"</{tag}>").strip()
 
 
 def _unquoted(text: str, left: str, right: str) -> str:

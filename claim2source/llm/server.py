@@ -392,7 +392,7 @@ class Server:
             temperature = max(temperature, SECOND_TEMPERATURE)
         body: dict[str, Any] = {
             "model": config.model,
-            "messages": [{"role": m.role, "content": m.content} for m in request.messages],
+            "messages": _messages(request, retry),
             "temperature": temperature,
             "max_tokens": request.max_tokens or config.max_tokens,
         }
@@ -486,6 +486,14 @@ def _refusal_words(message: Mapping[str, Any]) -> str:
         parts = [part for part in content if isinstance(part, dict)]
         words = next((part["refusal"] for part in parts if part.get("refusal")), None)
     return words if isinstance(words, str) else ""
+
+
+def _messages(request: Request, retry: bool) -> list[dict[str, str]]:
+    """Write the messages; a small model that lost its task reads it again below the data."""
+    messages = [{"role": m.role, "content": m.content} for m in request.messages]
+    if retry and request.reminder:
+        messages[-1]["content"] += f"\n\n{request.reminder}"
+    return messages
 
 
 def _form_parts(request: Request, is_llama_cpp: bool) -> dict[str, object]:

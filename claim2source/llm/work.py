@@ -45,6 +45,9 @@ class Usage:
     def __add__(self, other: Usage) -> Usage:
         return Usage(self.prompt + other.prompt, self.completion + other.completion)
 
+    def __sub__(self, other: Usage) -> Usage:
+        return Usage(self.prompt - other.prompt, self.completion - other.completion)
+
 
 @dataclass(frozen=True)
 class Token:
@@ -61,6 +64,7 @@ class Request:
 
     `id` names the record in messages; `version` is the prompt's. `sample` tells several versions
     of one text apart. `own_words` are the prompt's, without values; "": the system's message.
+    `reminder` stands below the data when a bad reply is requested once more.
     `logprobs` asks for the likeliest tokens at each place (vLLM: 20 at most),
     `max_tokens` replaces the config's.
     """
@@ -74,11 +78,13 @@ class Request:
     max_tokens: int | None = None
     sample: int = 0
     own_words: str = ""
+    reminder: str = ""
 
     @classmethod
     def of(cls, prompt: Prompt, id: str, values: Mapping[str, str], **options: Any) -> Self:
         """Fill in a prompt; `options` are the other fields."""
         options.setdefault("own_words", prompt.own_words)
+        options.setdefault("reminder", prompt.reminder(values))
         return cls(id, prompt.messages(values), f"{prompt.name} {prompt.version}", **options)
 
 

@@ -16,6 +16,7 @@ from typing import Annotated, Literal, Self
 import numpy as np
 
 from claim2source.core.config import Between, Share, require
+from claim2source.core.reasons import Reason
 from claim2source.core.records import Claim, Source, nfkc
 from claim2source.core.run import Failure, Result, Run
 from claim2source.llm.config import LLMConfig
@@ -41,14 +42,10 @@ FUSIONS: Mapping[Fusion, Callable[[np.ndarray, np.ndarray, float], np.ndarray]] 
     "q*(1+n)": lambda q, n, a: q * (1 + n),
     "a*q+(1-a)*n": lambda q, n, a: a * q + (1 - a) * n,
 }
-_FACTS = object_schema(facts=TEXTS)
-_ENTITIES = object_schema(
-    query_entities=TEXTS,
-    documents={
-        "type": "array",
-        "items": object_schema(document={"type": "integer"}, entities=TEXTS),
-    },
-)
+# A small model may write a list without end.
+_MOST_FACTS, _MOST_ENTITIES = 40, 60
+_FACTS = object_schema(facts={**TEXTS, "maxItems": _MOST_FACTS})
+NO_DOCUMENT = Reason("names no document", "schema")
 # The papers' temperature of the extraction; its versions would else be the same.
 _TEMPERATURE = 0.1
 MOST_RELEVANT = 5
@@ -317,7 +314,7 @@ class Entities(VersionedScores):
                     prompt,
                     entry.claim.id,
                     values,
-                    schema=_ENTITIES,
+                    schema=_entities_schema(len(texts)),
                     sample=sample,
                 )
                 yield Task(records[start:end], entry.failures, request)
@@ -383,6 +380,19 @@ def _labels_schema(count: int) -> dict[str, object]:
     )
 
 
+def _entities_schema(count: int) -> dict[str, object]:
+    """Return the JSON schema of a reply with the entities of a post and of `count` documents."""
+    entities = {**TEXTS, "maxItems": _MOST_ENTITIES}
+    number = {"type": "integer", "minimum": 1, "maximum": count}
+    documents = {
+        "type": "array",
+        "items": object_schema(document=number, entities=entities),
+        "minItems": 1,
+        "maxItems": count,
+    }
+    return object_schema(query_entities=entities, documents=documents)
+
+
 def numbered(texts: Sequence[str]) -> str:
     """Number texts from 1, each on one line: none can pass for the next one's number."""
     lines = []
@@ -445,4 +455,4 @@ def _text_set(texts: object) -> set[str]:
 
 def _names_documents(request: Request, answer: Answer) -> str | None:
     data = answer.data or {}
-    return None if data.get("documents") else "names no document"
+    return None if data.get("documents") else NO_DOCUMENT

@@ -19,6 +19,7 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 
 from claim2source.core.config import Between, Seed
+from claim2source.core.reasons import Reason
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Failure, Result, Run
 from claim2source.core.terminal import printable_line, shortened
@@ -33,8 +34,8 @@ PostForm = Literal["original", "translated", "bilingual"]
 DEEPEST = 100
 MOST_VOTES = 100
 OVER_BUDGET = "the prompt has more tokens than max_prompt_tokens"
-NO_NUMBER = "begins with no number of a paper, nor with None"
-NO_LOGPROBS = "no log-probabilities of the letters"
+NO_NUMBER = Reason("begins with no number of a paper, nor with None", "schema")
+NO_LOGPROBS = Reason("no log-probabilities of the letters", "schema")
 # A server gives the log-probabilities of this many tokens at most: the papers' and that of none.
 MOST_TOKENS = 20
 _LONGEST_REASON = 400
@@ -320,7 +321,8 @@ class Verifier(LLMStage):
         id = claim.id if self.votes == 1 else f"{claim.id}, vote {len(orders)}"
         request = self.request(id, messages, count)
         # Showing the same order again draws another sample.
-        return order, replace(request, sample=orders.count(order) - 1)
+        reminder = self._prompt.reminder(values | {"papers": ""})
+        return order, replace(request, sample=orders.count(order) - 1, reminder=reminder)
 
     def _post_values(self, claim: Claim) -> dict[str, str]:
         """Write a claim's post and its translation as `claims` says."""
@@ -390,7 +392,7 @@ class Select(Verifier):
             return NO_NUMBER
         number = int(match["number"] or count + 1)
         if match["number"] and not 1 <= number <= count:
-            return f"chooses a paper that is not among 1 to {count}"
+            return Reason(f"chooses a paper that is not among 1 to {count}", "schema")
         weights[number - 1] = 1
         return Vote(weights)
 

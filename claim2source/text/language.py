@@ -14,6 +14,7 @@ from typing import Any
 
 from claim2source.core.errors import UserError
 from claim2source.core.languages import primary_language
+from claim2source.core.reasons import Reason
 from claim2source.core.records import nfkc
 from claim2source.data.text_files import text_error
 
@@ -86,11 +87,11 @@ def language_error(text: str, language: str) -> str | None:
     """Explain that a text is surely in another language; None if it is not."""
     code = primary_language(language)
     if code not in _OTHER_LETTERS and not _is_latin(text):
-        return f"in other letters than {language_name(language)}"
+        return Reason(f"in other letters than {language_name(language)}", "language")
     detected = detect(text)
     if detected is None or detected == code:
         return None
-    return f"in {language_name(detected)}, not {language_name(language)}"
+    return Reason(f"in {language_name(detected)}, not {language_name(language)}", "language")
 
 
 def _words(text: str) -> str:
@@ -152,17 +153,17 @@ def rewrite_error(
         may_repeat: whether the text itself is a good reply (it may be formal already).
     """
     if not reply.strip():
-        return "empty"
+        return Reason("empty", "empty")
     if reason := text_error(reply):
         return reason
     if len(reply) > longest:
-        return f"far too long: {len(reply)} characters, at most {longest}"
+        return Reason(f"far too long: {len(reply)} characters, at most {longest}", "long")
     if _REFUSAL.match(reply.strip()) and not _REFUSAL.match(original.strip()):
-        return "a refusal"
+        return Reason("a refusal", "refused")
     folded = _folded(reply)
     # A name alone is the same in every language.
     if not may_repeat and folded == _folded(original) and len(folded.split()) > 3:
-        return "an echo of the text"
+        return Reason("an echo of the text", "echo")
     if language is None:
         return None
     error = language_error(reply, language)

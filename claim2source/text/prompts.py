@@ -108,6 +108,10 @@ class Prompt:
         last = self._fenced(values, tags) or "Do your task."
         return (*messages, Message("user", last))
 
+    def reminder(self, values: Mapping[str, str]) -> str:
+        """Repeat task and output in a line, for below the data; "" if a prompt is not to change."""
+        return self._filled(f"{self.task} {self.output}", values)
+
     def _tags(self, values: Mapping[str, str]) -> dict[str, str]:
         """Name the tags around the data, which occur in neither the data nor an example."""
         inline = self.inline
@@ -120,9 +124,6 @@ class Prompt:
 
     def _system(self, values: Mapping[str, str], tags: Mapping[str, str]) -> str:
         """Write the system's message, with the short values in their places."""
-        inline: dict[str, str] = {}
-        for name in self.inline:
-            inline[name] = escape_control_tokens(self._inline_value(name, values[name]))
         parts = [self.role] if self.role else []
         if self.context:
             parts.append(f"Context: {self.context}")
@@ -131,11 +132,20 @@ class Prompt:
             lines = [f"- {text}" for text in self.instructions]
             parts.append("\n".join(["Instructions:", *lines]))
         parts.append(f"Output: {self.output}")
-        filled = [_PLACEHOLDER.sub(lambda match: inline[match[1]], part) for part in parts]
+        filled = [self._filled(part, values) for part in parts]
         if tags:
             between = [f"<{tag}> and </{tag}>" for tag in tags.values()]
             filled.append(_DATA.format(tags=" or between ".join(between)))
         return "\n\n".join(filled)
+
+    def _filled(self, text: str, values: Mapping[str, str]) -> str:
+        """Put the short values in their places."""
+
+        def value(match: re.Match[str]) -> str:
+            name = match[1]
+            return escape_control_tokens(self._inline_value(name, values[name]))
+
+        return _PLACEHOLDER.sub(value, text)
 
     def _fenced(self, values: Mapping[str, str], tags: Mapping[str, str]) -> str:
         blocks: list[str] = []
@@ -194,6 +204,9 @@ class RawPrompt(Prompt):
     @property
     def own_words(self) -> str:
         return "\n".join(map(without_fields, (self.system, self.user)))
+
+    def reminder(self, values: Mapping[str, str]) -> str:
+        return ""
 
     def check_variables(self, names: Iterable[str]) -> None:
         """Raise `InputError` for a field that is not given here, and for one that is lacking."""

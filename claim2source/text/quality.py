@@ -9,6 +9,7 @@ from difflib import SequenceMatcher
 from statistics import fmean
 from typing import Literal
 
+from claim2source.core.reasons import Reason
 from claim2source.core.records import nfkc
 from claim2source.text.clean import LINK
 
@@ -159,7 +160,7 @@ def judge_text(text: str, error: str | None, doubt: str | None) -> WrittenText:
     if error is not None:
         return WrittenText(kind="failed", reason=error)
     if doubt is not None:
-        return WrittenText(text, "doubtful", doubt)
+        return WrittenText(text, "doubtful", Reason(doubt, "doubtful"))
     return WrittenText(text)
 
 

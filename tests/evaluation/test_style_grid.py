@@ -125,6 +125,7 @@ def test_every_cell_is_the_one_that_was_computed_by_hand(dataset: Dataset, tmp_p
         assert (
             last is not None and grid_tables(last)["grid macro"] == grid_tables(grid)["grid macro"]
         )
+        assert "some-model" in last.note
     german = StyleGrid.of(report, ["de"])
     assert german is not None and german.languages == (MACRO,)
     assert [cell.value for cell in german.row(name)] == [1, 1, 0, 1]

@@ -17,7 +17,8 @@ import pytest
 
 from claim2source.core.errors import Stopped, UserError
 from claim2source.llm import LLM, Answer, AnswerStore, LLMConfig, Request, require_answers
-from claim2source.text.prompts import Message
+from claim2source.llm.log import logged_answers
+from claim2source.text.prompts import Message, RawPrompt, read_prompt
 from tests.llm_server import CONTENT, WIRE, Chat, LLMServer, Reply, rewritten
 
 SYSTEM = "Task: Rewrite the post."
@@ -309,6 +310,29 @@ def test_what_cannot_be_parsed_is_asked_twice_kept_and_reported(
         server.reply = lambda chat: '{"facts": []}'
         (answer,) = LLM(config_of(server, retry_failed=True), store).answer(requests)
         assert (server.requests, answer.failure, answer.data) == (3, None, {"facts": []})
+
+
+def test_a_bad_reply_is_requested_again_with_its_task_below_the_data(llm_server: Start) -> None:
+    """A small model goes on with the end of the system's message; the key stays the first one's."""
+    prompt = read_prompt("translate_generic")
+    request = Request.of(prompt, "0", {"text": "Masken helfen.", "language": "German"})
+
+    def reply(chat: Chat) -> str:
+        is_reminded = chat.user.endswith(request.reminder)
+        return "Masks help." if is_reminded else chat.system.rpartition("\n\n")[2]
+
+    server = llm_server(reply)
+    llm = LLM(config_of(server))
+    with logged_answers() as log:
+        (answer,) = llm.answer([request])
+    assert (answer.text, answer.failure, server.requests) == ("Masks help.", None, 2)
+    assert "from German to English" in request.reminder
+    assert log.answers == [answer] and log.usage == llm.usage
+    assert log.usage.prompt > answer.usage.prompt
+    # A prompt to the letter has nothing added.
+    raw = RawPrompt("1", "", "", {"post": ""}, user="Tweet: {post}")
+    assert Request.of(raw, "0", {"post": "x"}).reminder == ""
+    assert llm.answer([request])[0].stored and server.requests == 2
 
 
 def test_a_kill_between_two_tries_costs_no_third(llm_server: Start, tmp_path: Path) -> None:

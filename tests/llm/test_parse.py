@@ -38,6 +38,8 @@ def request(**options: Any) -> Request:
         ("**Rewritten tweet:** Masks work.", "Masks work."),
         ("```\nMasks work.\n```", "Masks work."),
         ("<post>\nMasks work.\n</post>", "Masks work."),
+        ("Post:\n<post>\nMasks work.\n</post>", "Masks work."),
+        ("Masks work.\n</post>", "Masks work."),
         # What only looks like it stays.
         ('"Masks" are said to "work"', '"Masks" are said to "work"'),
         ("Here's what we know:\n- they work", "Here's what we know:\n- they work"),

@@ -74,8 +74,12 @@ class Chat:
 
     @property
     def key(self) -> str:
-        """A hash of what was asked, the sampling left out."""
-        return hashlib.sha256(json.dumps(self.body["messages"]).encode()).hexdigest()
+        """A hash of what was asked, the sampling and a reminder below the data left out."""
+        messages = [dict(message) for message in self.body["messages"]]
+        data, tag, _ = messages[-1]["content"].rpartition("\n</")
+        if tag:
+            messages[-1]["content"] = data
+        return hashlib.sha256(json.dumps(messages).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
