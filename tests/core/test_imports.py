@@ -52,7 +52,7 @@ def test_a_stage_of_the_current_folder_is_not_imported_by_accident(
     for accident in ("", os.pathsep):
         status, output, ran = run(folder, code, accident)
         assert (status, ran) == (1, False)
-        assert "lies in the current folder" in output and "PYTHONPATH=." in output
+        assert module.partition(".")[0] in output and "PYTHONPATH=." in output
     (folder / "main.py").write_text(code)
     assert run(folder, "", "", "-m", "main")[::2] == (1, False)
     for on_purpose in (".", str(folder), f"{folder}/."):

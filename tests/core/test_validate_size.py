@@ -38,7 +38,7 @@ def test_the_size_is_asked_first(tmp_path: Path) -> None:
     with open(file, "wb") as opened:
         opened.write(b" " * 10 + b"[]")
     assert read_json(file) == [] and MOST_BYTES > 10**8
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match=r"none\.json"):
         read_json(tmp_path / "none.json")
 
 
