@@ -121,7 +121,7 @@ def _load_hub(name: str, revision: str | None) -> dict[str, dict[str, list[objec
     except ImportError:
         raise UserError("--hub needs `datasets`: pip install 'claim2source[hub]'") from None
     try:
-        with waiting(f"{name}: waiting for the Hugging Face hub"):
+        with waiting(f"{name}: waiting for the hub"):
             available = datasets.get_dataset_config_names(name, revision=revision)
             tables = {
                 config: datasets.load_dataset(name, config, revision=revision)

@@ -445,6 +445,5 @@ def _surname_and_initial(name: str) -> tuple[str, str]:
 
 def missing_library(error: ImportError) -> UserError:
     return UserError(
-        f"such files need {error.name}, which is not installed; "
-        "pip install 'claim2source[index]'"
+        f"such files need {error.name}, which is not installed; pip install 'claim2source[index]'"
     )

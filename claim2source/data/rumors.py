@@ -424,7 +424,7 @@ def _checked(
             if tweet not in by_id[claim].tweets:
                 problems.add(path, None, claim, f"tweet {tweet!r} is not in its timeline")
             elif count > 1:
-                problems.add(path, None, claim, f"tweet {tweet!r} is repeated {count} times")
+                problems.add(path, None, claim, f"tweet {tweet!r} is listed {count} times")
         rankings[claim] = [(source_id(claim, tweet), score) for tweet, score in tweets]
     problems.raise_if_any()
     return Run.from_lists(rankings)

@@ -133,8 +133,8 @@ def depth_notes(
     for (longest, deeper), names in deep.items():
         sources_text = "1 source" if longest == 1 else f"{longest} sources"
         notes.append(
-            f"{', '.join(deeper)}: deeper than the lists of {', '.join(names)}, the longest of "
-            f"which has {sources_text}; golds further down count as not found."
+            f"{', '.join(deeper)}: deeper than the lists of {', '.join(names)}, whose longest "
+            f"has {sources_text}; golds further down count as not found."
         )
     return notes
 
@@ -212,7 +212,7 @@ def without_themselves(runs: Mapping[str, Run], qrels: Qrels) -> tuple[dict[str,
         cleaned[name], count = run.without_themselves(qrels)
         if count:
             notes.append(
-                f"{name}: {count} claims rank a source with their own id, which is removed, as in "
+                f"{name}: {count} claims rank a source of their own id, which is removed, as in "
                 "BEIR."
             )
     return cleaned, notes

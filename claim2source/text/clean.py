@@ -236,9 +236,7 @@ def load_pipeline(model: str) -> Any:
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         advice = f"run `python -m spacy download {model}`, or pass the folder of a pipeline"
-        raise UserError(
-            f"spaCy has no pipeline {model!r}: {advice} ({reason[:120]})"
-        ) from None
+        raise UserError(f"spaCy has no pipeline {model!r}: {advice} ({reason[:120]})") from None
     for name in pipeline.pipe_names:
         if _LEMMA in pipeline.get_pipe_meta(name).assigns:
             return pipeline

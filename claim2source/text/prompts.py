@@ -153,9 +153,7 @@ class Prompt:
     def _inline_value(self, name: str, value: str) -> str:
         if len(value) <= LONGEST_INLINE and "\n" not in value:
             return value
-        reason = (
-            f"is in braces within the text: one line of at most {LONGEST_INLINE} characters"
-        )
+        reason = f"is in braces within the text: one line of at most {LONGEST_INLINE} characters"
         raise InputError(self.path, field=f"variables.{name}", reason=reason)
 
     def _texts(self) -> list[tuple[str, str]]:

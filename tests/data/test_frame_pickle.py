@@ -158,7 +158,7 @@ def test_files_that_cannot_be_read_are_one_line(tmp_path: Path) -> None:
     path = tmp_path / "frame.pkl"
     with open(path, "wb") as file:
         file.truncate(MAX_BYTES + 1)
-    assert f"a pickle is read up to {MAX_BYTES}" in refusal(path)
+    assert str(MAX_BYTES + 1) in refusal(path) and str(MAX_BYTES) in refusal(path)
     assert refusal(tmp_path / "none.pkl").endswith("no such file")
     assert "cannot be read" in refusal(tmp_path)
 
@@ -291,8 +291,8 @@ def test_hand_made_frame_is_good(tmp_path: Path) -> None:
 
 def test_hostile_arrays_are_refused(tmp_path: Path) -> None:
     for values, message in [
-        (array("i8", (1, 2**60), b"C\x00"), "more data than the file holds"),
-        (array("i8", (2**60, 0), b"C\x00"), "more data than the file holds"),
+        (array("i8", (1, 2**60), b"C\x00"), "more data than the file"),
+        (array("i8", (2**60, 0), b"C\x00"), "more data than the file"),
         (array("i8", (1, 3), b"C\x10" + bytes(16)), "not as long as its shape"),
         (array("i8", (1, -2), b"C\x10" + bytes(16)), "impossible shape"),
         (array("i8", (1, 1, 2), b"C\x10" + bytes(16)), "1 or 2 dimensions"),
@@ -327,7 +327,7 @@ def test_a_buffer_may_not_be_read_many_times(tmp_path: Path) -> None:
     bomb = FRAME + b")\x81}" + short("_mgr") + manager + b"(" + blocks + b"t](" + labels
     real = bomb.replace(b"Ne\x86R", _range_axis(size) + b"e\x86R")
     assert pickle.loads(real).shape == (size, 40)
-    assert "more data than the file holds" in refusal(write(tmp_path, bomb))
+    assert "more data than the file" in refusal(write(tmp_path, bomb))
 
 
 def _range_axis(size: int) -> bytes:

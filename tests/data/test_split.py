@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.data.loading import load
 from claim2source.data.split import carve_val, expected_seen_share, seen_claims
+from tests.refusals import refused
 from tests.shared_data import shared
 
 
@@ -87,13 +87,16 @@ def test_claims_without_golds_are_alone_also_where_named_like_a_gold() -> None:
 
 def test_a_share_out_of_bounds_or_that_leaves_a_side_empty() -> None:
     for share in (0.0, 1.0, float("nan")):
-        with pytest.raises(ConfigError, match="share.*more than 0 and less than 1"):
+        with refused(ConfigError) as error:
             carve_val(singles(10), share=share)
+        assert error.value.key == "share"
     for train in (singles(1), dataset({f"q{i}": ("one",) for i in range(5)}), dataset({})):
-        with pytest.raises(ConfigError, match="leaves val claims"):
+        with refused(ConfigError, "val claims") as error:
             carve_val(train, share=0.5)
-    with pytest.raises(ConfigError, match="leaves train claims"):
+        assert error.value.key == "share"
+    with refused(ConfigError, "train claims") as error:
         carve_val(singles(3), share=0.9)
+    assert error.value.key == "share"
 
 
 @settings(max_examples=200, deadline=None)

@@ -20,6 +20,7 @@ from claim2source.text.clean import (
     tweet_fields,
     without_unseen,
 )
+from tests.refusals import refused
 from tests.text.small_pipeline import write_pipeline
 
 
@@ -100,11 +101,11 @@ def test_lemmas_are_lower_case_without_stop_words_and_signs(pipeline: str) -> No
 
 
 def test_a_pipeline_that_is_not_here_is_said_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="python -m spacy download en_core_web_xx") as error:
+    with refused(UserError, "python -m spacy download en_core_web_xx") as error:
         lemma_texts(["a"], "en_core_web_xx")
     assert len(error.value.lines) == 1
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="no pipeline"):
+    with refused(UserError, tmp_path / "empty"):
         lemma_texts(["a"], str(tmp_path / "empty"))
 
 
@@ -112,7 +113,7 @@ def test_a_pipeline_that_gives_no_lemmas_is_refused(tmp_path: Path) -> None:
     """Every text would be empty."""
     spacy = pytest.importorskip("spacy")
     spacy.blank("en").to_disk(tmp_path / "blank")
-    with pytest.raises(UserError, match="blank") as error:
+    with refused(UserError, tmp_path / "blank") as error:
         lemma_texts(["masks work"], str(tmp_path / "blank"))
     assert len(error.value.lines) == 1
 
@@ -128,7 +129,7 @@ def test_without_spacy_the_extra_is_named() -> None:
     process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    assert process.stdout == "spaCy is not installed: pip install 'claim2source[spacy]'\n"
+    assert "pip install 'claim2source[spacy]'\n" in process.stdout
 
 
 @pytest.mark.parametrize(
