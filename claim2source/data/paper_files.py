@@ -267,7 +267,7 @@ class PaperFiles:
 
     def summary(self) -> str:
         """Summarise the results of all records in one line."""
-        counts = f"{len(self)} papers, {self.merged} merged into these, {self.left_out} skipped"
+        counts = f"{len(self)} papers, {self.merged} merged into these, {self.left_out} left out"
         return f"{self.records} records: {counts}"
 
     def _read_file(self, path: Path) -> Iterator[Paper | None]:

@@ -180,7 +180,7 @@ def test_a_file_of_a_flag_may_lie_in_the_home(read, tmp_path, monkeypatch):
 
 
 def test_reading_twice_shares_nothing():
-    """The parser is built once: no value of one reading is the default of the next."""
+    """The parser is built once: values of one call are not defaults of the next."""
 
     @dataclass(frozen=True)
     class Named:
@@ -323,7 +323,7 @@ def test_a_written_text_reads_back_as_text(text):
 
 @dataclass(frozen=True, kw_only=True)
 class Shared:
-    """What several programs take."""
+    """Keys that several programs share."""
 
     seed: int = 0
     scales: list[float] | None = list_field(help="scales that are tried")
@@ -355,7 +355,7 @@ def test_a_program_takes_the_settings_of_the_dataclass_it_inherits_from(read, ca
 
 @dataclass(frozen=True)
 class Server(config.Settings):
-    """A server, whose settings stand in a file."""
+    """A server, whose settings are in a file."""
 
     FLAGS: ClassVar = ("model",)
 
@@ -376,7 +376,7 @@ def test_a_group_of_few_flags_takes_a_file_of_its_keys(read, tmp_path):
     file.write_text("depth: 5\nmodel: m\n")
     words = ["--server", str(file)]
     assert read(*words, kind=Asking).server == Server("m", 5)
-    # Flags win over the file, and the file over a config, key by key.
+    # Flags override the file, and the file overrides a config, key by key.
     assert read("server:\n  name: x\n  depth: 1\n", *words, kind=Asking).server == Server(
         "m", 5, "x"
     )
@@ -419,7 +419,7 @@ def test_a_rule_is_refused_by_the_key_of_its_group_at_the_line_that_set_it(read,
     for words, message in (
         (["one:\n  low: 0.95\n"], f"{file}:2: one.low: 0.95 "),
         (["two:\n  low: 0.95\n"], f"{file}:2: two.low: 0.95 "),
-        (["one: {high: 0.05}\n"], "config: one.low: 0.1 "),  # which no file set
+        (["one: {high: 0.05}\n"], "config: one.low: 0.1 "),  # not set by a file
         (["one: {low: 0.5}\n", "--one.low=0.95"], "config: one.low: 0.95 "),
         (["--two", "{low: 0.95}"], "config: two.low: 0.95 "),
         (["one: {low: 1.5}\n"], f"{file}:1: one.low: 1.5 "),

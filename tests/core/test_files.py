@@ -1,4 +1,4 @@
-"""Writing: whole or not at all."""
+"""Files are written completely or not at all."""
 
 import errno
 import os
@@ -66,7 +66,7 @@ def test_a_failed_write_keeps_the_old_file_or_folder_and_no_half_one(tmp_path, e
         target.write_text("old")
         folder.mkdir(exist_ok=True)
         (folder / "old").write_text("old")
-    # An error of another file names that.
+    # An error about another file names that file.
     with refused(OSError, "absent") as caught, atomic_path(target):
         (tmp_path / "absent").read_text()
     assert caught.value.filename == str(tmp_path / "absent")
@@ -180,7 +180,7 @@ def test_text_and_json_are_utf8_and_what_cannot_be_written_leaves_the_old(tmp_pa
 
 @pytest.fixture
 def full_disk():
-    """A disk that takes 4 KB of every file; as a full one, it fails in the middle of writing."""
+    """A disk that accepts 4 KB of every file and fails during writing, like a full one."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     yield
@@ -256,7 +256,7 @@ def test_what_cannot_be_read_is_said_as_it_is(folders):
     assert file_error(folders / "file") is None
     assert folder_error(folders / "link") is None
     assert folder_error(folders / "file")
-    # A pipe of the shell can be read.
+    # A shell's pipe can be read.
     reader, writer = os.pipe()
     assert file_error(Path(f"/dev/fd/{reader}")) is None
     os.close(reader)

@@ -1,4 +1,4 @@
-"""A folder's lock: one living process at a time, and none that is gone."""
+"""A folder's lock: one running process at a time, and no dead one."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_living_process_keeps_others_out_and_a_killed_one_does_not(
     folder_lock.release()
     folder_lock.release()
     assert list(tmp_path.iterdir()) == []
-    # A number that another process got since: the parent lives, and holds no lock.
+    # A reused process number: the parent is running, but has no lock.
     write_lock(tmp_path, socket.gethostname(), os.getppid())
     FolderLock(tmp_path).release()
 
@@ -79,7 +79,7 @@ def test_where_the_kernel_does_not_know_the_process_time_tells(
             raise OSError(errno.ENOLCK, "no locks available")
 
         monkeypatch.setattr(fcntl, "flock", unsupported)
-    # It counts as held for another 0.4 seconds.
+    # It is in use for another 0.4 seconds.
     touched = time.time() - STALE + 0.4
     os.utime(path, (touched, touched))
     if lives:
@@ -95,7 +95,7 @@ def test_where_the_kernel_does_not_know_the_process_time_tells(
     os.utime(path, (0, 0))
     FolderLock(tmp_path).release()
     assert time.monotonic() - started < 30
-    # Touched tomorrow, before a clock was set back: it is waited for as long as any other.
+    # Touched tomorrow, before a clock was set back: the wait is the same.
     monkeypatch.setattr("claim2source.core.lock.STALE", 0.4)
     write_lock(tmp_path, "node7", 12)
     os.utime(path, (time.time() + 86_400,) * 2)

@@ -85,7 +85,7 @@ def test_rescored_keeps_the_ranking_and_has_no_ties(ranked):
     for claim in ranked:
         scores = list(rescored.scored(claim).values())
         assert all(a > b for a, b in itertools.pairwise(scores))
-        # Sorting it anew by any tie rule gives the same: it really is what a library will see.
+        # Sorting again with any tie rule gives the same ranking: other libraries see it too.
         assert Run.from_lists({claim: list(rescored.scored(claim).items())}).sources(
             claim
         ) == run.sources(claim)
@@ -150,7 +150,7 @@ def test_pandas_and_ir_measures_give_the_run_back(ranked):
     assert list(Run.from_ir_measures(docs)) == list(run)
     qrels = [ir_measures.Qrel(claim, run.sources(claim)[-1], 1) for claim in run.claim_ids]
     if qrels:
-        # The last of each is its gold; ties are written apart.
+        # The last source of each is its gold; ties are written as different scores.
         expected = np.mean([1 / len(run.sources(claim)) for claim in run.claim_ids])
         docs = list(run.rescored().to_ir_measures())
         scores = ir_measures.calc_aggregate([ir_measures.RR], qrels, docs)

@@ -1,4 +1,4 @@
-"""JSON files: what cannot be read, or computed with, is one line with the file."""
+"""JSON files: unreadable content and numbers are reported in one line with the file."""
 
 from claim2source.core.errors import InputError
 from claim2source.core.validate import read_json

@@ -1,4 +1,4 @@
-"""A JSON file that is too large to be read whole is refused by its size."""
+"""A JSON file that is too large to be read at once is refused by its size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZE = 3 * 2**30
 
 
 def enlarge(file: Path) -> Path:
-    """Make a file of 3 GB that takes no room on the disk."""
+    """Make a sparse file of 3 GB, which uses no disk space."""
     with open(file, "ab") as opened:
         opened.truncate(SIZE)
     return file

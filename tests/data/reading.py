@@ -13,7 +13,7 @@ from tests import refusals
 
 
 def write(path: Path, data: str | bytes) -> Path:
-    """Write a file; a text whose name ends in .gz is packed."""
+    """Write a file; a text whose name ends in .gz is compressed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(data, str):
         data = gzip.compress(data.encode()) if path.suffix == ".gz" else data.encode()

@@ -47,7 +47,7 @@ def make(
     queries: list[Any] = QUERIES,
     qrels: dict[str, list[str]] | None = None,
 ) -> Path:
-    """Write a BEIR folder; a record that is text goes in as it is."""
+    """Write a BEIR folder; a record that is a text is written unchanged."""
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     for name, records in (("corpus", corpus), ("queries", queries)):
         lines = [r if isinstance(r, str) else json.dumps(r) for r in records]
@@ -59,7 +59,7 @@ def make(
 
 
 def problems(folder: Path, split: str = "dev") -> list[str]:
-    """The lines with which a folder is refused, without the folder's name and the last hint."""
+    """The lines of a refusal, without the folder's name and the last hint."""
     with pytest.raises(InputError) as error:
         load(folder, split)
     lines = [line.replace(f"{folder}/", "") for line in str(error.value).splitlines()]
@@ -92,7 +92,7 @@ def test_loads_a_split(tmp_path: Path) -> None:
 def test_a_plain_name_is_looked_for_where_data_sets_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `configs/finetune/ct25_minilm.yaml` names its set; a folder that is here goes first."""
+    """As in `configs/finetune/ct25_minilm.yaml`; a folder in the current one has precedence."""
     folder, data_home = tmp_path / "here", tmp_path / "kept"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -139,7 +139,7 @@ def test_candidates(tmp_path: Path) -> None:
         folder = make(tmp_path, queries=[*QUERIES[:3], query])
         (line,) = problems(folder, "train")
         assert line.startswith("queries.jsonl:4: metadata.candidates: ") and fact in line
-    # A candidate that is in no corpus only counts for the split being loaded.
+    # A candidate that is not in the corpus matters only for the split being loaded.
     query["metadata"] = {"candidates": ["zz"]}
     assert len(load(make(tmp_path, queries=[*QUERIES[:3], query]), "dev").claims) == 3
 
@@ -221,7 +221,7 @@ def test_bad_records_are_one_line_each_with_their_place(tmp_path: Path) -> None:
     for row, begin, fact in BAD_QRELS:
         folder = make(tmp_path, qrels={"dev": [*QRELS, "", row], "train": ["q4\tp4\t1"]})
         require_problem(folder, f"qrels/dev.tsv:8: {begin}", fact)
-        # Another split is not concerned.
+        # Other splits are not affected.
         assert len(load(folder, "train").claims) == 1
 
 
@@ -294,6 +294,6 @@ def test_split_without_judgements(tmp_path: Path) -> None:
     assert [claim.id for claim in load(folder, "other").claims] == ["test-2"]
     with refused(InputError, "split: ", "'none'", "train, dev, test, other"):
         load(folder, "none")
-    # With a qrels file metadata.split alone counts.
+    # With a qrels file only metadata.split is used.
     make(folder, queries=queries, qrels={"test": ["q1\tp1\t1"]})
     assert [claim.id for claim in load(folder, "test").claims] == ["q1", "x"]

@@ -1,4 +1,4 @@
-"""What real exports do that no description of their format says."""
+"""Quirks of real exports that are missing from the descriptions of their formats."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ITEM = {
 
 
 def test_notes_and_attachments_are_left_out_by_their_type(tmp_path: Path) -> None:
-    """They may be most of a library, and some have a title."""
+    """They may be the majority of a library, and some have a title."""
     items = json.dumps([NOTE, FILE, {"data": FILE, "key": "A2"}, ITEM])
     csv = "Key,Item Type,Title,Abstract Note\nN1,note,,\nA1,attachment,Full Text PDF,\nK1,book,Masks,\n"
     for name, data, count in (("a.json", items, 3), ("a.csv", csv, 2)):
@@ -263,7 +263,7 @@ def test_authors_that_are_objects_in_parquet(tmp_path: Path) -> None:
 
 
 JSON_RECORDS = (
-    # One key of Crossref does not make a work of it.
+    # A single key of Crossref does not make a work.
     ({"title": "T", "authors": ["Jane Doe"], "published": "2020-05", "journal": "J"}, "2020-05"),
     ({"title": "T", "authors": "Doe, Jane", "year": 2020, "journal": {"name": "J"}}, "2020"),
     (

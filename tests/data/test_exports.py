@@ -18,7 +18,7 @@ from tests.data.export_writers import EXPORTS, LANGUAGES, Drawn, Export
 from tests.refusals import refused
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzäöüßéñøžřжяαβ漢字"
-# By letters: hypothesis would put words of the code, such as School, in the place of texts.
+# By letters, because hypothesis would use words of the code, such as School, as texts.
 LETTER = st.sampled_from("abcdefghijklmnoprstuvwxyzäöéøžř")
 NAME = st.lists(LETTER, min_size=4, max_size=9).map(lambda letters: "".join(letters).capitalize())
 PERSON = st.tuples(NAME, st.one_of(NAME, st.tuples(NAME, NAME).map(" ".join)))

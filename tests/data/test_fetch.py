@@ -37,7 +37,7 @@ def test_a_post_of_bluesky_is_read_with_its_links(server: Server) -> None:
     assert not {"Cookie", "Authorization", "Referer"} & set(headers)
     server.asked.clear()
     fetcher(server).post(f"https://bsky.app/profile/{DID}/post/3kab")
-    assert len(server.asked) == 1  # that name is known already
+    assert len(server.asked) == 1  # the handle is not resolved again
 
 
 def test_a_status_of_mastodon_is_text(server: Server) -> None:
@@ -52,7 +52,7 @@ def test_a_status_of_mastodon_is_text(server: Server) -> None:
 
 
 def bluesky(server: Server, *views: dict[str, Any]) -> Post:
-    """Fetch a post whose view is the first; the others are answered by their addresses."""
+    """Fetch a post whose view is the first; the others are found by their addresses."""
     by_uri = {view["uri"]: {"posts": [view]} for view in views[1:]}
     first = {"posts": [{"uri": f"at://{DID}/app.bsky.feed.post/3k", **views[0]}]}
     server.by_query = lambda query: by_uri.get(query.get("uris", [""])[0], first)
@@ -92,7 +92,7 @@ MEDIA_VIEW = {"$type": "app.bsky.embed.recordWithMedia#view", "record": {"record
     "view",
     [
         {"record": {**OWN, "embed": WITH_MEDIA}, "embed": MEDIA_VIEW},
-        # A server that does not show what is quoted is asked for it.
+        # If a server does not show the quoted post, it is fetched.
         {"record": {**OWN, "embed": WITH_MEDIA}},
         {"record": {**OWN, "embed": WITH_MEDIA}, "embed": {"record": {"record": POINTS_TO}}},
     ],
@@ -117,7 +117,7 @@ def test_what_a_post_of_bluesky_may_carry(server: Server) -> None:
     card = {"external": {"uri": "https://a.org", "title": "A study", "description": "of masks"}}
     post = bluesky(server, {"record": {**OWN, "embed": card}})
     assert (post.text, post.links) == ("wow\n\n[link] A study. of masks", ("https://a.org",))
-    # One that quotes itself ends, and what cannot be seen is no text.
+    # A post that quotes itself ends, and invisible posts have no text.
     own_uri = {"uri": f"at://{DID}/app.bsky.feed.post/3k"}
     itself = {**OWN, "embed": {"$type": "app.bsky.embed.record", "record": own_uri}}
     assert bluesky(server, {"record": itself}).text == "\n\n[quoted post] ".join(["wow"] * 3)

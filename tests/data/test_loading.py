@@ -1,4 +1,4 @@
-"""Tables of papers, posts and pairs load as the files of a BEIR folder do."""
+"""Tables of papers, posts and pairs load like the files of a BEIR folder."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_frames_and_data_sets_are_what_the_same_files_are(tmp_path: Path) -> Non
 def test_the_fields_usual_columns_are_read(
     papers: dict[str, str], posts: dict[str, str], pairs: dict[str, str]
 ) -> None:
-    """Also an id that is the index, grades that a frame made floats, and other columns beside."""
+    """Also with an id as index, grades that a frame turned into floats, and other columns."""
     pairs_frame = PAIRS.astype({"score": float}).rename(columns=pairs).assign(note="x")
     frame = PAPERS.rename(columns=papers).assign(url="u")
     renamed = POSTS.rename(columns=posts).set_index(posts.get("_id", "_id"))
@@ -107,7 +107,7 @@ def test_lists_of_dicts_and_texts_are_tables_and_columns_may_be_called_otherwise
         for frame in (PAPERS.astype({"date": str}).replace("NaT", None), POSTS, PAIRS)
     ]
     assert c2s.Dataset.from_frames(*rows) == EXPECTED
-    # A key that some rows lack, and columns of other names in any of the tables.
+    # A key that some rows lack, and other column names in each of the tables.
     short = [{key: cell for key, cell in row.items() if cell is not None} for row in rows[1]]
     tweets = [
         {("tweet" if key == "text" else key): cell for key, cell in row.items()} for row in short

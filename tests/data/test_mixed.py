@@ -1,4 +1,4 @@
-"""Data sets become one: claims, golds and sources keep what belongs together."""
+"""Data sets are joined: claims, golds and sources stay together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.refusals import refused
 
 
 def write_set(folder: Path, lang: str, splits: str) -> Path:
-    """A set of which every split has a claim "c", that means "b", and which differs by language."""
+    """A set in which every split has a claim "c" with the gold "b"; it differs by language."""
     sources = tuple(Source(s, f"{lang} {s}", f"of {lang} {s}", ("A. Writer",)) for s in "ab")
     parts = []
     for split in splits.split():

@@ -1,4 +1,4 @@
-"""Files of training pairs become data sets: every pair is read, and a positive is on one side."""
+"""Files of training pairs become data sets: all pairs are read, and a positive is in one split."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_every_pair_comes_back(
     expected: dict[str, dict[str, int]] = defaultdict(dict)
     for number in range(count):
         anchor = f"{data.draw(WORD)} {number % 9}"
-        # At least two positives that no anchor links.
+        # At least two positives without a common anchor.
         positive = f"paper {number % 2 if number < 2 else data.draw(numbers)}"
         negative = data.draw(st.sampled_from(["", "other a", "other b"]))
         rows.append(dict(zip(names, (anchor, positive, negative), strict=True)))
@@ -94,7 +94,7 @@ def test_every_pair_comes_back(
     assert parts[0].golds.isdisjoint(parts[1].golds) and parts[1].claims
     texts = {text for row in rows for text in (row[names[1]], row[names[2]]) if text}
     assert sorted(source.abstract for source in parts[0].sources) == sorted(texts)
-    # Twice the same, whatever the order of rows.
+    # The same result, whatever the order of rows.
     again = read_pairs(write(tmp_path / f"again.{ending}", rows[::-1]))
     dev = {claim.text for claim in parts[1].claims}
     assert {claim.text for claim in again[1].claims} == dev
@@ -119,7 +119,7 @@ def test_a_file_is_a_data_set_of_every_program(
     evaluate(["--dataset", "pairs.csv", "--split", "dev", "--out", "out", "--only", "BM25"])
     report = Report.read(Path("out"))
     assert "BM25" in capsys.readouterr().out and report.split == "dev"
-    # Another content is another data set.
+    # Other contents make another data set.
     write(Path("pairs.csv"), ROWS[:20])
     assert dataset_folder("pairs.csv") != folder and len(load("pairs.csv", "dev").claims) == 2
 
@@ -150,7 +150,7 @@ def test_languages_labels_lists_and_splits(tmp_path: Path) -> None:
 
 
 def test_an_anchor_that_is_a_source_too_is_not_ranked_for_itself(tmp_path: Path) -> None:
-    """As questions and their duplicates have it."""
+    """As in data sets of duplicate questions."""
     rows = [{"anchor": a, "positive": b} for a, b in ("ab", "bc", "de", "ef")]
     parts = read_pairs(write(tmp_path / "pairs.csv", rows))
     ids = {source.abstract: source.id for source in parts[0].sources}

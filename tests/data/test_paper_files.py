@@ -1,4 +1,4 @@
-"""Papers of every kind of file: what is read, what is left out, what is refused and where."""
+"""Papers from all kinds of files: what is read, skipped and refused."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_data_set_is_read_as_it_is_loaded() -> None:
 def test_works_of_openalex(tmp_path: Path, name: str) -> None:
     files = PaperFiles.of(str(write(tmp_path / name, lines(WORKS))))
     assert list(files) == READ and files.left_out == 1
-    assert list(files) == READ and files.left_out == 1  # as often as asked
+    assert list(files) == READ and files.left_out == 1  # every time
 
 
 def test_articles_of_pubmed(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""OpenAlex and Crossref as their APIs print them, and keys that mean nothing."""
+"""Records of the APIs of OpenAlex and Crossref, and unknown keys."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_an_unknown_key_beside_a_missing_one_is_refused(
 
 
 def test_a_language_of_a_claim_outside_its_metadata_is_refused_or_counted(tmp_path: Path) -> None:
-    """Else a German claim would be an English one."""
+    """Otherwise a German claim would be treated as English."""
     claim = {"_id": "q1", "text": "x", "lang": "de"}
     folder = make(tmp_path, [{"_id": "1", "title": "T"}], [claim], {"dev": ["q1\t1\t1"]})
     with refusals.refused(InputError, "lang: ", "metadata missing"):

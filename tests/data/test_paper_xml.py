@@ -42,7 +42,7 @@ ARTICLE = Paper(
 
 def test_jats_by_itself_and_in_answers(tmp_path: Path) -> None:
     papers, notes = read(tmp_path / "a.nxml", JATS)
-    assert papers == [ARTICLE] and notes.startswith("graphical abstracts and teasers, left out: 1")
+    assert papers == [ARTICLE] and notes.startswith("graphical abstracts and teasers, skipped: 1")
     article = JATS[JATS.index("<article ") :]
     other = article.replace(">123<", ">124<").replace("J.x", "J.y")
     many = f"<pmc-articleset>{article}{other}</pmc-articleset>"

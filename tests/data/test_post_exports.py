@@ -1,4 +1,4 @@
-"""Posts as people have them: every field comes back, and no record is lost uncounted."""
+"""Posts from real exports: every field is read back, and every record is counted."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_html_becomes_text_and_its_links_are_kept(tmp_path: Path) -> None:
     (post,) = read(write(tmp_path, rows))[0]
     links = ("https://doi.org/10.1/x",)
     assert post == Post("1", "Masken & mehr\na < b\n\nhier", date="2021-05-04", links=links)
-    # Signs alone are no tags.
+    # Single signs are not tags.
     (post,) = read(write(tmp_path, [{"text": "a < b & c > d &amp;"}]))[0]
     assert post.text == "a < b & c > d &amp;"
 

@@ -1,4 +1,4 @@
-"""Files of posts: what a line may hold, and what is refused."""
+"""Files of posts: allowed and refused lines."""
 
 from __future__ import annotations
 

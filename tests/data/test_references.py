@@ -61,7 +61,7 @@ READ = [
 def test_ris(tmp_path: Path, name: str, data: bytes) -> None:
     papers, notes = read(tmp_path / name, data)
     assert papers[:1] == READ
-    # The last one, without an end, is there; its id stays the same.
+    # The last one, without an end, is read; its id does not change.
     assert papers[1].source.title == "No id" and papers[1].source.id == "650b80e5979c28b7"
     assert "references without an id" in notes and "unreadable dates: 1" in notes
 

@@ -1,4 +1,4 @@
-"""The 2026 paper's own outputs: golden files, whose claims they are, and what is refused."""
+"""The 2026 paper's outputs: golden files, the names of their claims, and refusals."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def listed(run: Run) -> dict[str, list[str]]:
 
 def test_the_golden_file_is_ranked_by_its_reranker_in_its_order(tmp_path: Path) -> None:
     file = read_run(write(tmp_path, GOLDEN))
-    # 81 and 34 tie: the file has 34 first, a run would put the larger id, 81.
+    # 81 and 34 tie: the file has 34 first, a run would rank the larger id, 81, first.
     assert listed(file.run) == {"5": ["944", "34", "81"], "7": ["81", "34"]}
     assert file.golds == {"5": "944", "7": "34"} and file.repeated == 0 and file.complete
     scores = list(file.run.scored("5").values())
@@ -69,7 +69,7 @@ def test_the_first_stage_is_in_the_same_file(tmp_path: Path) -> None:
     run = read_run(path, "embedding").run
     assert listed(run) == {"5": ["81", "944", "34", "7"], "7": ["34", "81"]}
     assert list(run.scored("7").values()) == pytest.approx([0.3, 0.2])
-    # Without a re-ranker its fields are not there: the embeddings rank.
+    # Without a re-ranker its fields are missing, and the embeddings rank.
     record = json.loads(GOLDEN)
     for one in record:
         for candidate in one["candidates"]:
@@ -105,10 +105,10 @@ def test_claims_get_the_front_under_which_their_golds_are_the_known_ones(tmp_pat
     assert listed(file.run)["dev-de-7"] == ["81", "34"] and len(file.run.claim_ids) == 2
     assert file.run.scored("dev-de-5") and not file.run.scored("5")
     assert file.language_among(["en", "de"]) == "de"
-    # Already known: nothing is put before them.
+    # Known ids get no prefix.
     same = read_run(write(tmp_path, GOLDEN))
     assert named_as(same, {"5": ("944",), "dev-de-5": ("944",)}) is same
-    # Known claims of another collection, and a front that is none: the ids as they are.
+    # Known claims of another collection, and an impossible prefix: ids are unchanged.
     assert named_as(same, {"dev-de-5": ("1",), "dev-de-7": ("34",)}) is same
     assert named_as(same, {"dev-de15": (), "x7": ()}) is same
 
@@ -181,7 +181,7 @@ def test_hostile_files_are_refused_with_place_and_field(tmp_path: Path) -> None:
         with refused(InputError, *facts) as error:
             read_run(path, "embedding")
         assert all(line.startswith(str(path)) and len(line) < 400 for line in error.value.lines)
-    # A claim that the re-ranker left out is no empty list.
+    # A claim without re-ranked candidates is not an empty list.
     entries = json.loads(GOLDEN)
     for one in entries[1]["candidates"]:
         one["reranker_rank"] = one["reranker_score"] = None

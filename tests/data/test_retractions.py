@@ -1,4 +1,4 @@
-"""What was published about papers since, of every format, and by Retraction Watch."""
+"""Later notices about papers, in every format, and from Retraction Watch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rumours of CheckThat! 2024 Task 5: their files, and those that systems hand in."""
+"""Rumours of CheckThat! 2024 Task 5: their files, and the submissions of systems."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_blind_test_set_and_arabic(tmp_path: Path) -> None:
     found = load_rumors(write_rumors(tmp_path / "Arabic_test.json", blind))
     assert not found.is_labelled and found.rumors[0].label is None
     assert (found.split, found.language) == ("test", "ar")
-    # One tweet of two timelines, with another text in each, is two sources.
+    # A tweet in two timelines, with different texts, is two sources.
     texts = {source.id: source.abstract for source in found.dataset.sources}
     assert texts == {"r1/1": "لا صحة للخبر", "r2/1": "نص"}
     assert found.dataset.claims[0].lang == "ar" and not found.dataset.golds

@@ -45,7 +45,7 @@ def test_share_counts_for_each_language() -> None:
     train = joined(singles(200, "en", "e"), singles(50, "de", "d"), singles(20, "fr", "f"))
     _, val = carve_val(train, share=0.2)
     assert Counter(claim.lang for claim in val.claims) == {"en": 40, "de": 10, "fr": 4}
-    # A small language gives one claim, and one of a single paper none.
+    # A small language loses one claim, and a language with a single paper none.
     of_one = dataset({"f0": ("f",), "f1": ("f",)}, {"f0": "fr", "f1": "fr"})
     rest, val = carve_val(joined(singles(100), singles(3, "de", "d"), of_one))
     assert Counter(claim.lang for claim in val.claims) == {"en": 10, "de": 1}
@@ -59,7 +59,7 @@ def test_seed_and_order() -> None:
     assert sorted(ids(val_again)) == sorted(ids(val))
     carved = {tuple(sorted(ids(carve_val(train, seed=seed)[1]))) for seed in range(10)}
     assert len(carved) == 10
-    # Fixed for ever: a run of today compares with one of next year.
+    # Must never change, so that runs of different years can be compared.
     assert ids(carve_val(singles(20))[1]) == ["q13", "q19"]
 
 

@@ -1,4 +1,4 @@
-"""Tables for W&B: what is taken, what is refused before the work, and a real offline run."""
+"""Tables for W&B: accepted ones, refusals before the work, and a real offline run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_tracking_needs_wandb_and_online_a_key_and_off_neither(
 
 
 class Server:
-    """A W&B server on this machine: it fails as told, or takes a run and then fails."""
+    """A W&B server on this machine that fails at once, or accepts a run and then fails."""
 
     def __init__(self, kind: str) -> None:
         self.kind, self.heads, self.taken = kind, "", False
@@ -149,7 +149,7 @@ def start(words: list[str], folder: Path, url: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         env={**environment, **own, "WANDB_BASE_URL": url, "OMP_NUM_THREADS": "1"}
-        # In place of 10 and 15 seconds.
+        # Instead of 10 and 15 seconds.
         | {"WANDB_HTTP_TIMEOUT": "1", "WANDB_FINISH_TIMEOUT": "2"},
     )
 

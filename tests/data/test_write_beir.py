@@ -1,4 +1,4 @@
-"""Writing data sets in the BEIR layout: what is written is read, nothing is half-written."""
+"""Data sets in the BEIR layout are read back as written, and writes are atomic."""
 
 from __future__ import annotations
 

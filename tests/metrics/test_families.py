@@ -66,7 +66,7 @@ def test_a_small_stratum_decides_the_macro_p():
     test = paired_randomisations(d, groups, strata, 4_000)
     assert test.differences[0] == pytest.approx(0.495)
     assert test.p_values[0] == pytest.approx(0.5, abs=0.03)
-    # Two papers, one per language: half of the draws hold one language only.
+    # Two papers, one per language: half of the draws have only one language.
     values, groups = np.array([[1.0, 0.0]]), np.array([0, 1])
     low, high = bootstrap_intervals(values, groups, np.array([0, 1]), repeats=500)[0]
     assert (low, high) == (0.0, 1.0)
@@ -112,7 +112,7 @@ def test_the_t_test_is_the_paired_one_where_papers_have_one_claim():
         ([0.1] * 6, [0, 0, 1, 1, 2, 2], None),
         ([1.0, 0.0, 0.5], [0, 0, 0], None),
         ([0.5, 0.2], [0, 1], [0, 1]),
-        # By one amount in each language, which cancel out but for rounding.
+        # Constant differences per language, which cancel out except for rounding.
         ([0.1, 0.1, 0.1, -0.1, -0.1, -0.1], [0, 1, 2, 3, 4, 5], [0, 0, 0, 1, 1, 1]),
         ([0.3, 0.1, 0.2, 0.2, 0.4], [0, 1, 2, 3, 4], [0, 0, 0, 0, 1]),
     ],

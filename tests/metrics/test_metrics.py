@@ -83,7 +83,7 @@ def test_other_metrics_by_their_definitions(ranked, qrels):
 
 @given(RANKED, JUDGED)
 def test_agrees_with_trec_eval_on_the_raw_scores(ranked, qrels):
-    # trec_eval gets the float64 scores with ties and near-ties; we must see its ranking.
+    # trec_eval gets the float64 scores with ties and near-ties; our ranking must equal its ranking.
     raw = {claim: dict(pairs) for claim, pairs in ranked.items() if pairs}
     grades = {claim: dict(qrels.grades[claim]) for claim in judged_claims(qrels)}
     evaluator = pytrec_eval.RelevanceEvaluator(grades, {"recip_rank", "map", "ndcg_cut_5"})
@@ -102,7 +102,7 @@ def test_claims_without_prediction_count_as_zero_and_without_gold_not_at_all():
     scores = evaluate(run, qrels, ["mrr@5", "recall@5"])
     assert scores.claim_ids == ("hit", "none", "empty")
     assert scores.means() == pytest.approx({"mrr@5": 1 / 3, "recall@5": 1 / 3})
-    # A run with no row at all is all zero, for each of ir_measures' providers.
+    # A run without rows scores zero, for each of ir_measures' providers.
     assert evaluate(Run.from_lists({}), qrels, ["mrr@5", "map"]).means() == {"mrr@5": 0, "map": 0}
 
 
@@ -159,5 +159,5 @@ def test_languages_and_their_macro_average():
     assert table["en"] == pytest.approx({"mrr@5": 0.5, "mrr@1": 1 / 3, "queries": 3})
     assert table["de"] == {"mrr@5": 1.0, "mrr@1": 1.0, "queries": 1}
     assert table["fr"] == {"mrr@5": 0.5, "mrr@1": 0.0, "queries": 1}
-    # Languages weigh the same however many claims they have.
+    # Languages have the same weight, whatever their number of claims.
     assert macro(table) == pytest.approx({"mrr@5": 2 / 3, "mrr@1": 4 / 9, "queries": 5})

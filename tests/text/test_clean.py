@@ -1,4 +1,4 @@
-"""Posts are cleaned and taken apart; lemmas."""
+"""Posts are cleaned and split; lemmas."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.text.small_pipeline import write_pipeline
         ("masks \U0001f637\U0001f3fd work\u2764\ufe0f!", "masks work !"),
         ("a \U0001f469\u200d\U0001f52c found it \U0001f1fa\U0001f1f8", "a found it"),
         ("end pic.twitter.com/3S32De8ekP", "end"),
-        # An address is no handle; a number sign alone is no hashtag; letters of scripts stay.
+        # An address is not a handle, a number sign alone not a hashtag; letters of all scripts are kept.
         ("mail a@b.org, # 1, C#", "mail a@b.org, # 1, C#"),
         ("\u0646\u0645\u06cc\u200c caf\u00e9 5 \u20ac \u2013 3.7x", None),
     ],
@@ -95,7 +95,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_lemmas_are_lower_case_without_stop_words_and_signs(pipeline: str) -> None:
     texts = ["The masks worked!", "#quarantine @WHO 1,200 \U0001f637 Tests co-op", ""]
-    # The comma goes before the text is cut into tokens; a handle is no word, a hashtag's word is.
+    # Commas are removed before the text is tokenised; a handle is not a word, a hashtag's word is.
     assert lemma_texts(texts, pipeline) == ["mask work", "quarantine 1200 test co op", ""]
     assert pipeline_identity(pipeline)["pipeline"].startswith("en_pipeline-")
 

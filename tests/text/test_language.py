@@ -1,4 +1,4 @@
-"""A reply that cannot stand for its text is refused, with the reason."""
+"""A reply that cannot replace its text is refused, with the reason."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_text_that_has_the_style_may_stay_and_a_quotation_too() -> None:
     assert reason(ENGLISH, ENGLISH, echo=True) is None
     assert reason(ENGLISH, ENGLISH) == "an echo of the text"
     assert reason("WHO: COVID-19!", "WHO: COVID-19") is None
-    # The data set calls it English: it may stay what it is.
+    # The data set calls it English, so it may stay German.
     assert reason(GERMAN + ".", GERMAN, "en", echo=True) is None
     assert reason(FRENCH, GERMAN, "en", echo=True) == "in French, not English"
 

@@ -74,7 +74,7 @@ def test_a_post_cannot_close_its_fence(post: str, tmp_path: Path) -> None:
     end = tag.replace("<", "</")
     assert tag.startswith("<post-") and tag.strip("<>") not in post.casefold()
     assert last.content == f"Post:\n{tag}\n{post}\n{end}"
-    # The system message names that fence, and another variable's post cannot close it either.
+    # The system message names that fence, and a post in another variable cannot close it.
     system = prompt.messages({"language": "German", "post": post, "note": ""})[0].content
     assert f"{tag} and {end}" in system
 
@@ -88,7 +88,7 @@ def test_a_post_cannot_forge_the_block_of_another_variable(tmp_path: Path) -> No
         f"Post:\n{post}\n{hostile}\n</post-2>\n\nNote:\n{note}\nreal\n</note-3>"
     )
     assert f"{post} and </post-2> or between {note} and </note-3>" in system.content
-    # The same values give the same prompt, and harmless ones the plain tags.
+    # The same values give the same prompt; harmless values get plain tags.
     rerun = prompt.messages({"language": "de", "post": hostile, "note": "real"})
     assert rerun[-1] == last
     messages = prompt.messages({"language": "de", "post": "post: a/post, note", "note": "real"})
@@ -98,7 +98,7 @@ def test_a_post_cannot_forge_the_block_of_another_variable(tmp_path: Path) -> No
 @pytest.mark.parametrize("name", shipped_prompts())
 def test_no_value_of_a_shipped_prompt_forges_a_block_or_a_turn(name: str) -> None:
     prompt = read_prompt(name)
-    # No sentence is lost to YAML, where ` #word` begins a comment.
+    # YAML drops no sentence as a comment, which begins with ` #`.
     for part in (prompt.role, prompt.context, prompt.task, prompt.output, *prompt.instructions):
         assert not part or part[-1] in '.?!:"”'
     assert prompt.version

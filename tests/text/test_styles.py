@@ -1,4 +1,4 @@
-"""Styles: what their rules make, what they refuse, and the folders of their texts."""
+"""Styles: their rules, their refusals, and the folders of their texts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_rules_of_claims() -> None:
     abstract = by_rule("C3", POST)
     assert STYLES["C3"].form(abstract) is None and abstract.count(text[1:]) == 2
     assert by_rule("C4", POST).endswith("25% of 1,479 School children in Oslo nature?")
-    # What is nothing but signs stays; nothing is empty.
+    # A text of signs only is unchanged; no text is empty.
     assert by_rule("C1", "😷😷") == "😷😷"
 
 
@@ -139,7 +139,7 @@ def test_a_folder_gives_back_what_was_written_and_says_what_made_it(tmp_path: Pa
     origin = read_origin(tmp_path)
     assert origin["C2"] == replace(style_origin, texts=4, failures=2) and origin["C2"].by != RULES
     assert origin["S1"].by == RULES
-    # A claim that is missing, and one whose text is another now, are named.
+    # A missing claim and a claim with a changed text are reported.
     changed = [Original("3", "new"), replace(texts[0], text="Anders")]
     with refused(InputError, "'3' version 2", "'1' "):
         read_style(tmp_path, STYLES["C2"], changed)
