@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from claim2source.core.errors import UserError, did_you_mean
 from claim2source.core.program import program_command
 
-# A program without such a list explains all of its keys, if it has at most so many.
-MOST = 10
 ALL = "all"
 # Name of the keys without a group.
 GENERAL = "general"

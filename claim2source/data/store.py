@@ -40,7 +40,7 @@ _FLOAT32 = np.dtype("<f4")
 # Bytes of a key, which is the sha256 of a text.
 HASH_BYTES = 32
 _KEY = np.dtype(f"S{HASH_BYTES}")
-# New keys are in a dictionary (200 bytes a key) until there are so many and this share of all.
+# New keys stay in a dictionary (200 bytes a key) up to this number, or this share of the others.
 _RECENT, _SHARE = 2**16, 0.25
 # JSON values that identify everything that a vector or run depends on.
 MadeBy = Mapping[str, object]

@@ -156,7 +156,7 @@ def findings(sentences: Sequence[str]) -> list[int]:
 
 
 def keep_numbers(text: str, sentences: Sequence[str], positions: Sequence[int]) -> list[int]:
-    """Keep the sentences with most of the text's numbers; keep all of them if none has a number.
+    """Keep those of these sentences that share most numbers with a text; all if none shares any.
 
     A decimal comma equals a point. Single digits are ignored, because every abstract has some.
     """
