@@ -1,4 +1,4 @@
-"""Find the paper that a social media post means: retrieve, fuse, evaluate, compare.
+"""Find the scientific paper that a social media post refers to: retrieve, fuse, evaluate, compare.
 
     import claim2source as c2s
 
@@ -9,7 +9,7 @@
     print(c2s.evaluate(hybrid, dev))
     print(c2s.compare({"bm25": bm25.search(dev.claims), "hybrid": hybrid}, dev))
 
-Nothing heavy is imported before it is used.
+Heavy packages are imported only when they are used.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ if TYPE_CHECKING:
 
 __version__ = "1.0.0"
 
-# NumPy's threads wait for work at full load, by default 0.1 s; this is read when it is imported.
+# NumPy's threads busy-wait for work, by default for 0.1 s; NumPy reads this at import.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
 
-# The packages of programs lie in this folder in a wheel, and beside it in a checkout.
+# The packages of programs are in this folder in a wheel, and next to it in a checkout.
 _PROGRAMS = ("claim2source.train", "claim2source.eval")
 _CHECKOUT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class _ProgramFinder:
-    """Finder of the programs that lie with this package: those of no other checkout."""
+    """Find the programs that belong to this package, not those of another checkout."""
 
     @staticmethod
     def find_spec(

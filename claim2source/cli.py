@@ -9,15 +9,15 @@ from importlib import import_module
 from claim2source import __version__
 from claim2source.core.errors import UserError, did_you_mean, run_program
 
-# What one wants -> subcommand -> (module, what it does).
+# Group -> subcommand -> (module, description).
 GROUPS = {
     "find": {
-        "index": ("eval.index", "make an index of papers that find searches, or let it grow"),
-        "find": ("eval.find", "find the papers that a post may mean, or none, in an index"),
-        "serve": ("eval.serve", "serve an index: a page, an API, a tool for agents"),
+        "index": ("eval.index", "index papers for find and serve, or update an index"),
+        "find": ("eval.find", "find the papers in an index that a post refers to, if any"),
+        "serve": ("eval.serve", "serve an index: web page, API, tool for agents"),
         "abstain": (
             "eval.abstain",
-            "measure how well an index's probabilities that a paper is there are calibrated",
+            "measure the calibration of find's probability that the paper is in the index",
         ),
     },
     "train": {
@@ -27,9 +27,9 @@ GROUPS = {
         ),
         "finetune-reranker": (
             "train.finetune_reranker",
-            "fine-tune a re-ranker on a first stage's candidates",
+            "fine-tune a re-ranker on the candidates of a first stage",
         ),
-        "fusion": ("train.fusion", "fit a learned fusion of several similarities over a system"),
+        "fusion": ("train.fusion", "fit a learned fusion of several similarities to a system"),
         "merge": (
             "train.merge",
             "export a weighted sum of checkpoints for sentence-transformers",
@@ -39,41 +39,41 @@ GROUPS = {
     "evaluate": {
         "evaluate": (
             "eval.evaluate",
-            "evaluate systems, checkpoints and stages: every one is a row of one report",
+            "evaluate systems, checkpoints and stages in one report",
         ),
         "report": (
             "eval.report",
-            "compare evaluated systems: as text, as a page, next to the papers'",
+            "compare evaluated systems as text or HTML, with published scores",
         ),
-        "score": ("eval.score", "score files of ranked lists against judgements"),
+        "score": ("eval.score", "score run files against qrels"),
         "style-grid": (
             "eval.style_grid",
             "evaluate systems over styles of claims and sources",
         ),
-        "rumors": ("eval.rumors", "find authorities' evidence for rumours and give verdicts"),
+        "rumors": ("eval.rumors", "retrieve authorities' evidence for rumours, and verify them"),
     },
     "prepare": {
-        "prepare": ("data.prepare", "turn a task's own files into a data set"),
-        "translate": ("eval.translate", "translate claims, and sources, to English"),
+        "prepare": ("data.prepare", "convert a task's files to a data set"),
+        "translate": ("eval.translate", "translate claims and sources to English"),
         "rewrite": ("eval.rewrite", "rewrite claims and sources in the papers' styles"),
-        "encode": ("eval.encode", "encode a data set into the store, ahead of evaluation"),
+        "encode": ("eval.encode", "encode a data set into the store before an evaluation"),
     },
 }
 FLAGS = ("--version", "--help")
 PROGRAMS = {name: program for group in GROUPS.values() for name, program in group.items()}
 HELP = """usage: {command} SUBCOMMAND [--key value ...]
 
-Find the paper that a post means: train, mine, retrieve, evaluate.
+Find the scientific paper that a post refers to: train, mine, retrieve, evaluate.
 
 {programs}
 
-  {command} SUBCOMMAND --help    explains the keys of one
-  accelerate launch -m claim2source.train    is `finetune` in several processes
+  {command} SUBCOMMAND --help    explains its keys
+  accelerate launch -m claim2source.train    runs `finetune` in several processes
 """
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the subcommand with the words after it."""
+    """Run the subcommand with the arguments after it."""
     name, *words = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("-h", "--help", "help"):
         print(_help(), end="")
@@ -102,5 +102,5 @@ def _help() -> str:
 
 
 def run() -> None:
-    """Run as a program: with its exit codes, and errors of one line."""
+    """Run as a program, with exit codes and one-line errors."""
     run_program(main)

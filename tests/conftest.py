@@ -1,4 +1,4 @@
-"""What every test shares: no network, a store of its own, and small models."""
+"""Fixtures of all tests: no network, a separate store, and small models."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from tests import own_environment  # noqa: F401  before any test imports torch
 from tests.llm_server.fixture import llm_server  # noqa: F401  the fixture of that name
 from tests.shared_data import set_data_folder
 
-# How long one example takes says nothing on a machine that does other work.
+# The time of one example means nothing on a machine that does other work.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
-# Before any test loads a data set by its name.
+# Set before any test loads a data set by its name.
 set_data_folder()
 
 WORDS = ["a", "b", "c", "claim", "paper", "vaccine", "works", "query", "passage", ":", ".", "##s"]
 
 
-# Files that take longest, which two workers (make test-slow) must begin with.
+# The longest files, with which two workers (make test-slow) must begin.
 LONGEST = ["data/test_demo_bounds.py", "eval/test_real_data.py", "train/test_finetune.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first; the order of all others, and within a file, stays."""
+    """Put the longest files first; keep the order of all others, and within a file."""
     rank_of = {Path(__file__).parent / name: i for i, name in enumerate(LONGEST)}
-    assert all(path.is_file() for path in rank_of), "LONGEST names a file that is not there"
+    assert all(path.is_file() for path in rank_of), "LONGEST names a missing file"
     items.sort(key=lambda item: rank_of.get(item.path, len(rank_of)))
 
 
 def pytest_collection_finish() -> None:
-    """Leave what is imported and collected out of every later garbage collection."""
+    """Exclude imported and collected objects from every later garbage collection."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_store(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Nothing is read from or left in the user's store, by fixtures of any scope."""
+    """Use a separate store, so that no fixture reads or writes the user's store."""
     os.environ["CLAIM2SOURCE_STORE"] = str(tmp_path_factory.mktemp("store"))
 
 
@@ -99,5 +99,5 @@ def save_tiny() -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory, save_tiny: Callable[..., Path]) -> Path:
-    """A tiny transformers folder that says nothing of pooling; do not change it."""
+    """A tiny transformers folder without a pooling config; do not change it."""
     return save_tiny(tmp_path_factory.mktemp("tiny"))

@@ -1,6 +1,6 @@
-"""Score submissions as the labs describe it; nothing here is shared with the library.
+"""Score submissions as described by the labs, without code of the library.
 
-Labels are compared as the lab's files have them: the number 9444 is not the text "9444".
+Ids are compared with their type in the lab's files: the number 9444 is not the text "9444".
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def score_2025(gold_file: Path, submission: Path) -> float:
 
 
 def _rows(submission: Path, name: str) -> list[dict[str, str]]:
-    """Read a file of a zip, or of a folder with the same files."""
+    """Read a file from a zip, or from a folder with the same files."""
     if submission.is_dir():
         text = (submission / name).read_text(encoding="utf-8")
     else:

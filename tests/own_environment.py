@@ -1,11 +1,11 @@
-"""Clear the environment of what is the user's, and set what every test needs, when imported."""
+"""Remove the user's settings from the environment, and set those of tests, at import."""
 
 from __future__ import annotations
 
 import os
 
-# Whatever the user's environment holds, it is no part of a test; tests set what they need. The
-# folders of real data and weights are the user's to name.
+# The user's environment must not affect a test; tests set what they need. Only the folders of real
+# data and weights are kept.
 _OTHERS = "WANDB_ HF_ HUGGINGFACE TRANSFORMERS_ ACCELERATE_ CLAIM2SOURCE_ SLURM_ LC_ MPL XDG_"
 _NAMES = "TZ LANG LANGUAGE COLUMNS LINES NO_COLOR FORCE_COLOR NETRC RANK WORLD_SIZE LOCAL_RANK"
 for _name in [*os.environ]:
@@ -14,10 +14,10 @@ for _name in [*os.environ]:
     if not _ours and (_foreign or _name.lower().endswith("_proxy")):
         del os.environ[_name]
 os.umask(0o022)
-# Subprocesses write and print what tests read, also where the user's locale is not UTF-8.
+# Tests read the output of subprocesses, even if the user's locale is not UTF-8.
 os.environ["PYTHONUTF8"] = "1"
 
-# Before any test imports torch or tokenizers: both read these once.
+# Set before any test imports torch or tokenizers, which read these once.
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"

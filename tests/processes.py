@@ -1,4 +1,4 @@
-"""Run programs as a user does: in processes of their own, from any folder."""
+"""Run programs as a user does: in separate processes, from any folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.shared_data import REPOSITORY
 
-# Workers of a test suite run beside each other: each has a port.
+# Workers of a test suite run in parallel, so each has its own port.
 PORT = str(29517 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]))
 LAUNCH = [sys.executable, "-m", "accelerate.commands.launch"]
 PLAIN = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]

@@ -17,7 +17,7 @@ def rumor(
     label: str | None = None,
     evidence: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """A rumour as the organisers write it; without a label it is one of a blind test set."""
+    """A rumour in the organisers' format; without a label, as in a blind test set."""
     tweets = {key: [AUTHORITY, key, tweet] for key, tweet in timeline.items()}
     record = {"id": name, "rumor": text, "timeline": list(tweets.values())}
     if label is not None:
@@ -53,7 +53,7 @@ RUMORS = [DENIED, CONFIRMED, OPEN]
 
 
 def with_tags(evidence_by_tag: Sequence[bool]) -> list[dict[str, Any]]:
-    """Rumours whose evidence a high boost finds first, or which it hides."""
+    """Rumours whose evidence a high boost ranks first, or hides."""
     tweets = {"1": "other things #Basra", "2": "dam news of today", "3": "no word"}
     return [
         rumor(f"r{i}", "dam news #Basra", tweets, "REFUTES", ["1" if by_tag else "2"])

@@ -1,4 +1,4 @@
-"""Locate the real data of tests: CLAIM2SOURCE_DATA, else ../shared/data of the repository."""
+"""Find the real data of tests: CLAIM2SOURCE_DATA, else ../shared/data of the repository."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIXTURES = REPOSITORY / "tests" / "fixtures_100"
 
 
 def data_folder(name: str = "") -> Path:
-    """Give the folder of a data set, whether it exists; a relative one starts at the repository."""
+    """Return the folder of a data set, which may not exist; relative to the repository."""
     root = os.environ.get("CLAIM2SOURCE_DATA") or "../shared/data"
     return (REPOSITORY / root / name).resolve()
 
@@ -25,7 +25,7 @@ def set_data_folder() -> None:
 
 
 def shared(name: str) -> Path:
-    """Give a folder or file of the real data; skip the test, naming it, if it is absent."""
+    """Return a folder or file of the real data; skip the test if it is missing."""
     path = data_folder(name)
     if not path.exists():
         pytest.skip(f"no {path} (set CLAIM2SOURCE_DATA to the folder that holds {name})")

@@ -1,4 +1,4 @@
-"""Every number among the settings has bounds: none makes a program hang or fall over."""
+"""Every number in the settings has bounds, so that none makes a program hang or crash."""
 
 import dataclasses
 import importlib
@@ -36,7 +36,7 @@ def is_config(kind: object) -> bool:
 
 
 def is_unbounded(hint: Any) -> bool:
-    """Whether a number may be of this type and has no bounds there."""
+    """Whether this type allows a number without bounds."""
     if hint in (int, float):
         return True
     if get_origin(hint) is Annotated and any(isinstance(m, Interval) for m in get_args(hint)):
@@ -52,7 +52,7 @@ def test_every_number_has_bounds_in_its_type_and_its_class_checks_them() -> None
             if "Interval(" in repr(hint):
                 bounded.add(f"{kind.__name__}.{name}")
                 assert issubclass(kind, Settings), kind
-        # A default is not checked where it is used.
+        # Defaults are not checked when they are used.
         for option in config_options(kind).values():
             bounded_hint = "Interval(" in repr(option.hint) or "Literal[" in repr(option.hint)
             if bounded_hint and option.default not in (None, dataclasses.MISSING):

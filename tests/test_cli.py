@@ -1,4 +1,4 @@
-"""The command `claim2source`: it starts every program, and says which there are."""
+"""The command `claim2source` starts every program, and lists them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ FILES = sorted(
     for path in (REPOSITORY / folder).glob("[a-z]*.py")
     if "if __name__" in path.read_text(encoding="utf-8")
 )
-# Their help imports what they measure.
+# Their help imports the measured packages.
 BENCHES = [pytest.param(f"scripts/bench.py {case}", marks=pytest.mark.slow) for case in CASES]
 MOST = 10
 

@@ -1,4 +1,4 @@
-"""Check that programs accept every command in pages and in the remarks of configs."""
+"""Check that programs accept every command in pages and in comments of configs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PAGES = [
     "docs/log.md",
     *(f"docs/{name}.md" for name in GUIDES),
 ]
-# The launcher's own options are not ours to read.
+# Skip the launcher's own options.
 LAUNCHED = (
     'accelerate() { while [[ "$1" != *.py && "$1" != -m ]]; do shift; done; '
     'if [[ "$1" == -m ]]; then shift; fi; python "$@"; }; make() { :; }\n'
@@ -44,7 +44,7 @@ LAUNCHED = (
 
 
 def blocks_of(page: str) -> list[str]:
-    """Blocks of shell, and commands within sentences."""
+    """Shell blocks, and commands within sentences."""
     text = (REPOSITORY / page).read_text(encoding="utf-8")
     blocks: list[str] = re.findall(r"^```bash\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     starts = r"python (?:train|eval|scripts)/|accelerate launch |eval/\w+\.py --|for \w+ in "
@@ -67,7 +67,7 @@ def file_of(program: str) -> str:
 
 
 def read(program: str, words: Sequence[str]) -> Any:
-    """The words as the program itself reads them."""
+    """The words as the program parses them."""
     if program == "scripts/prepare.py":
         return read_prepare(words)
     if program == "scripts/bench.py":
@@ -77,7 +77,7 @@ def read(program: str, words: Sequence[str]) -> Any:
     source = (REPOSITORY / program).read_text(encoding="utf-8")
     if result := re.search(r"from (claim2source\.evaluation\.\w+) import", source):
         source += (REPOSITORY / f"{result[1].replace('.', '/')}.py").read_text(encoding="utf-8")
-    # The last one read is the program's own; scripts/ablate.py checks its rows' configs before.
+    # The last parsed config is the program's own; scripts/ablate.py parses its rows' configs first.
     *_, name = re.findall(r"read_config\(\s*(\w+),", source)
     if program == "eval/index.py":
         words = index_words(words)
@@ -88,7 +88,7 @@ def read(program: str, words: Sequence[str]) -> Any:
         words = with_positionals(kind, words, ("source",))
     if program == "eval/evaluate.py":
         words = vary_words(words)
-    # A config of the reader's own stands for that of the user, and for what a local server writes.
+    # This config replaces the user's own one, and the one that a local server writes.
     ours = []
     for word in words:
         if word == "my.yaml":
@@ -111,7 +111,7 @@ def test_every_command_shown_is_one_its_program_takes(
             if "--help" not in (*words, program.partition(" ")[2]):
                 config = read(program, words)
                 if program == "eval/evaluate.py" and config.only and not config.systems:
-                    # Systems of the package: the rows that it would run are there.
+                    # A system of the package: the rows that it would run exist.
                     assert config.checkpoint or config.plans()
             seen.add(program)
     assert seen
@@ -121,11 +121,11 @@ CONFIGS = sorted((REPOSITORY / "configs").rglob("*.yaml"))
 
 
 def remarked(path: Path, folder: Path) -> list[tuple[str, list[str]]]:
-    """The commands in a config's remarks, each as the shell reads it."""
+    """The commands in a config's comments, each as the shell parses it."""
     text = path.read_text(encoding="utf-8")
     starts = r"(?:python|accelerate launch|bash scripts/\S+) "
     lines = re.findall(rf"^ *# ({starts}(?:.*\\\n *# )*.*\n)", text, re.MULTILINE)
-    # A line that begins with an option goes on from one that ends in a backslash.
+    # A line that begins with an option continues a line that ends in a backslash.
     assert not re.search(r"[^\\]\n *#  +--", text), path.name
     found = []
     for line in lines:

@@ -1,4 +1,4 @@
-"""Every shipped config is one its program takes, states only what differs, and names real things."""
+"""Every shipped config is valid, sets only what differs from defaults, and names real things."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KINDS: dict[str, type[Any]] = {"finetune": FinetuneConfig, "reranker": RerankerC
 FINETUNE = REPOSITORY / "configs" / "finetune"
 PAPER = FINETUNE / "gritlm_f_paper.yaml"
 README_2026 = REPOSITORY / "configs" / "checkthat2026" / "README.md"
-# Read by tests of their own.
+# Read by their own tests.
 ELSEWHERE = (
     *("systems", "evaluate", "translate", "rewrite", "style_grid", "verify", "news", "rumors"),
     "fusion",
@@ -63,7 +63,7 @@ def leaves(value: Any, key: str = "") -> dict[str, Any]:
 
 @cache
 def resolved(path: Path) -> dict[str, Any]:
-    """Every setting that a finetune config comes to, stated or by default."""
+    """All settings of a finetune config, explicit or by default."""
     read = read_config(FinetuneConfig, ["--config", str(path)], program="t", description="t")
     return {key.removeprefix("."): value for key, value in leaves(as_plain(read)).items()}
 
@@ -92,21 +92,21 @@ def test_gritlm_f_is_what_the_paper_prints() -> None:
     config = resolved(PAPER)
     assert {key: config[key] for key in PRINTED} == PRINTED
     assert config["optimisation.negatives"] == config["mining.hard"] + config["mining.random"]
-    # Neutral, though the paper's file is silent: defaults that must stay what they are.
+    # Neutral, although the paper's file does not set them: defaults that must not change.
     neutral = {"data.limit": None, "data.repeat": 1, "data.val_seen_share": None}
     neutral |= {"losses": [{"info_nce": {"weight": 1.0}}], "teacher": None, "rule": "one_se"}
-    # Its trainer is transformers'.
+    # It uses the trainer of transformers.
     neutral |= {"optimisation.warmup_from_zero": True, "optimisation.warmup_rounding": "up"}
     assert {key: config[key] for key in neutral} == neutral
 
 
 def test_gritlm_f_stays_as_it_prints_byte_for_byte() -> None:
-    """What was published does not move with what is learnt since: a key keeps its schedule."""
+    """Published settings do not change with later findings: a key keeps its schedule."""
     assert file_hash(PAPER) == "5d8a73fef661c51f69a0cb47869d656d228ead5140ac708a5631af6579fba19f"
 
 
 def load_program(path: str) -> Any:
-    """A program as a module, not run; those of the package by their own name."""
+    """Import a program as a module without running it; the package's programs by their own name."""
     folder, _, program = path.removesuffix(".py").rpartition("/")
     if folder in ("train", "eval"):
         return importlib.import_module(f"claim2source.{folder}.{program}")
@@ -114,7 +114,7 @@ def load_program(path: str) -> Any:
     spec = importlib.util.spec_from_file_location(name, REPOSITORY / path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their own module up.
+    # Dataclasses look up their own module.
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
@@ -128,7 +128,7 @@ def read_prepare(words: Sequence[str]) -> Any:
     return load_program("scripts/prepare.py").read_options(words)
 
 
-# Each prints its words as the shell gives them to it; what is no program of ours does nothing.
+# Each prints its words as passed by the shell; other programs do nothing.
 STUBS = """
 python() { printf '%s\\0' "$@"; printf '\\036'; }
 accelerate() { shift; python "$@"; }
@@ -137,11 +137,11 @@ pip() { :; }; hf() { :; }; cat() { :; }; bash() { :; }
 
 
 def commands(shell: str, folder: Path) -> list[tuple[str, list[str]]]:
-    """(program, its words) of every command of ours in lines of shell, as bash reads them.
+    """List (program, its words) for our commands in lines of shell, as parsed by bash.
 
-    Nothing is run, and nothing is found on the PATH: an unknown command fails.
+    Nothing is run, and PATH is empty, so that an unknown command fails.
     """
-    (folder / "out").mkdir(exist_ok=True)  # where the lines redirect to
+    (folder / "out").mkdir(exist_ok=True)  # the target of redirections
     process = subprocess.run(
         ["/bin/bash", "-euc", STUBS + shell],
         capture_output=True,
@@ -160,7 +160,7 @@ def blocks(kind: str) -> list[str]:
 
 
 def test_the_mining_command_of_the_2026_experiment_is_what_gritlm_7b_mines(tmp_path: Path) -> None:
-    """As the shell reads it: a file mined apart must hold what the run would mine."""
+    """As parsed by the shell: a separately mined file must equal what the run would mine."""
     (block,) = (block for block in blocks("bash") if "python train/mine.py" in block)
     ((_, words),) = commands(block, tmp_path)
     mine_config = parsed(MineConfig, words)

@@ -36,7 +36,7 @@ from tests.shared_data import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
-# The log is a record: what it names may be gone.
+# The log is a record: things that it names may have been removed.
 CHECKED = [
     *(REPOSITORY / name for name in ("README.md", "BENCHMARKS.md")),
     *(page for page in PAGES if page.name != "log.md"),
@@ -63,7 +63,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def file_named_in(code: str) -> str | None:
-    """The file that a block is, if its first line says so."""
+    """The file name of a block, if its first line has one."""
     first = re.match(r"# (\S+\.(?:py|yaml))\n", code)
     return first[1] if first else None
 
@@ -189,7 +189,7 @@ def test_site_has_every_page_and_every_public_name() -> None:
     page = (DOCS / "extend.md").read_text(encoding="utf-8")
     shown_names = re.findall(r"^::: claim2source\..*\.(\w+)$", page, re.MULTILINE)
     assert set(c2s.__all__) <= set(shown_names)
-    assert "            show_if_no_docstring: true" in site  # public methods may have none
+    assert "            show_if_no_docstring: true" in site  # some public methods have none
 
 
 def default_text(default: Any) -> str:
@@ -204,13 +204,13 @@ def default_text(default: Any) -> str:
 
 
 def settings_table(kind: type, above: set[str]) -> str:
-    """The keys of a config with default and meaning, as its program's --help has them.
+    """The keys of a config with default and meaning, as in its program's --help.
 
-    A row that a table `above` has, by its whole key or without its group, is not repeated.
+    A row of a table `above`, with or without its group, is not repeated.
     """
     rows = ["| key | default | what |", "|---|---|---|"]
     options = {key: option for key, option in config_options(kind).items() if option.is_flag}
-    # A group that may be absent is one row: its keys are those of a table elsewhere.
+    # An optional group is one row, since its keys are in another table.
     absent = tuple(f"{k}." for k, option in options.items() if option.group and "." not in k)
     for key, option in options.items():
         if key.startswith(absent):
@@ -225,7 +225,7 @@ def settings_table(kind: type, above: set[str]) -> str:
 
 
 def test_tables_of_settings_have_the_keys_and_defaults_of_the_programs() -> None:
-    """The texts are those of --help when UPDATE_DOCS=1 last wrote the page."""
+    """The texts are those of --help at the time when UPDATE_DOCS=1 wrote the page."""
     page = DOCS / "settings.md"
     text = page.read_text(encoding="utf-8")
     above: set[str] = set()
@@ -249,7 +249,7 @@ def settings_rows(table: str) -> list[str]:
 
 @pytest.mark.parametrize("page", [REPOSITORY / "README.md", *PAGES], ids=name_of)
 def test_example_systems_are_read(page: Path, tmp_path: Path) -> None:
-    own = re.compile(r"\bmy_\w+\.[A-Z]")  # a class of the guide's: tests/test_extend.py
+    own = re.compile(r"\bmy_\w+\.[A-Z]")  # a class in the guide: tests/test_extend.py
     systems = []
     for code in blocks(page, "yaml"):
         if "retrieve:" in code and own.search(code) is None:

@@ -1,4 +1,4 @@
-"""The guide of docs/extend.md: every section is run as written, in an empty folder."""
+"""The guide docs/extend.md: every section runs as written, in an empty folder."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ print(first.cost.reused, again.cost.reused)
 
 
 def section(heading: str) -> list[tuple[str, str]]:
-    """Language and code of every block below a heading, up to the next heading."""
+    """Language and code of every block after a heading, up to the next heading."""
     text = GUIDE.read_text(encoding="utf-8")
     _, found, rest = text.partition(f"\n{heading}\n")
     assert found, heading
-    # A line of code may begin with # too: headings are looked for outside of the blocks.
+    # A line of code may begin with # too, so headings are searched outside the blocks.
     outside = FENCE.sub(lambda block: " " * len(block[0]), rest)
     following = re.search(r"^#+ ", outside, re.MULTILINE)
     end = following.start() if following else len(rest)
@@ -121,7 +121,7 @@ def test_scores_of_a_reranker_of_ones_own_are_stored(tmp_path: Path) -> None:
     (tmp_path / "my_reranker.py").write_text(code, encoding="utf-8")
     ran = run(RERANKS_TWICE, tmp_path, sys.executable, "-")
     assert ran.returncode == 0, ran.stderr
-    # The claim of two letters has no scores, and so does nothing stored.
+    # The claim of two letters has no scores.
     assert ran.stdout.splitlines() == ["['short', 'short', 'short']", "True", "0 50"]
 
 
@@ -136,7 +136,7 @@ def test_a_prepare_task_of_ones_own_makes_a_data_set(tmp_path: Path) -> None:
     ]
     assert Report.read(tmp_path / "out" / "report.json").systems["BM25.original"].macro
 
-    # What the guide says of its settings, of a wrong row, and of a folder that is there already.
+    # The guide's statements about settings, a wrong row, and an existing folder.
     command = [*PREPARE, "--input", "forum", "--output"]
     assert run("", tmp_path, *command, "data/forum").returncode == 2
     for name in ("papers.csv", "posts.csv"):

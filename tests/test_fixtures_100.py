@@ -26,7 +26,7 @@ DEV = ("--dataset=data", "--split=dev", "--device=cpu", "--no_tests")
 
 @pytest.fixture
 def fixtures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the runs as the current folder, since they name their base by a relative path."""
+    """Use a copy of the runs as current folder, because they have a relative path to their base."""
     folder = tmp_path / "fixtures"
     shutil.copytree(FIXTURES, folder)
     monkeypatch.chdir(folder)
@@ -91,7 +91,7 @@ def test_copies_beside_the_checkpoints_are_left_out(fixtures: Path) -> None:
     assert [checkpoint.name for checkpoint in list_checkpoints([str(run)])] == expected
     merge(["--checkpoints=full", "--scales=1", "--out=merged"])
     assert (fixtures / "merged" / "model.safetensors").is_file()
-    # By its name a copy is a checkpoint like any other.
+    # A copy has the name of a checkpoint, and is treated as one.
     copy = str(run / "checkpoints" / "epoch-1.bak")
     assert [checkpoint.path for checkpoint in list_checkpoints([copy])] == [copy]
     for epoch in (0, 1, 2):
@@ -115,7 +115,7 @@ def test_a_checkpoint_of_an_older_version_is_refused(version: str, fixtures: Pat
 
 
 def test_an_installation_that_was_not_renewed_is_no_older_version(fixtures: Path) -> None:
-    """An editable installation of 0.2.0 runs 1.0 once its checkout has it."""
+    """An editable installation of 0.2.0 runs 1.0 after its checkout was updated."""
     path = fixtures / "lora" / "checkpoints" / "epoch-2" / FILE
     manifest = json.loads(path.read_text(encoding="utf-8"))
     manifest["versions"]["claim2source"] = "0.2.0"
@@ -124,7 +124,7 @@ def test_an_installation_that_was_not_renewed_is_no_older_version(fixtures: Path
 
 
 def test_a_run_of_version_0_1_is_not_a_run(fixtures: Path) -> None:
-    """It has no marker: nothing is replaced, and nothing goes on."""
+    """Without a marker, nothing is replaced, and nothing is resumed."""
     (fixtures / "lora" / ".claim2source-run").unlink()
     assert not is_run(fixtures / "lora")
     for flag in ("--resume", "--overwrite"):

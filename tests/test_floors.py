@@ -1,4 +1,4 @@
-"""The package is built in floors: a file imports from below, and nothing goes round."""
+"""The package has layers: a file imports from lower layers, without cycles."""
 
 import ast
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TOP = ("train", "eval", "scripts")
-# From the ground up; the last ones start the programs.
+# From the lowest layer to the highest; the last ones start the programs.
 ROOMS = (
     *(
         "core",
@@ -34,13 +34,13 @@ HEAVY = (
     *("matplotlib", "scipy", "statsmodels", "peft", "accelerate", "huggingface_hub", "jinja2"),
     *("openai", "jsonschema", "lancedb"),
 )
-# The floor that serves is imported only once a program's arguments are read.
+# The server's layer is imported only after a program's arguments are parsed.
 SERVING = ("fastapi", "starlette", "uvicorn", "mcp")
 PROGRAMS = [
     f"claim2source.{path.parent.name}.{path.stem}"
     for path in (*REPOSITORY.glob("train/[a-z]*.py"), *REPOSITORY.glob("eval/[a-z]*.py"))
 ] + ["scripts.prepare"]
-# Parse in every way that ends before the work begins.
+# Calls that end before the work begins.
 PARSE = """
 import contextlib, importlib, io, sys
 from claim2source.core.errors import UserError
@@ -88,21 +88,21 @@ def imports(tree: ast.AST, package: str) -> list[tuple[int, str]]:
 
 
 def resolved(name: str) -> str | None:
-    """The module of ours that an imported name comes from: the longest that there is."""
+    """Our module from which a name is imported: the longest match."""
     while name and name not in MODULES:
         name = name.rpartition(".")[0]
     return name or None
 
 
 def graph() -> dict[str, set[str]]:
-    """Module -> the modules of ours it imports, on import or within functions."""
+    """Map a module to our modules that it imports, at the top or within functions."""
     edges = {}
     for name, path in MODULES.items():
         tree = ast.parse(path.read_text(encoding="utf-8"))
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         imported = imports(tree, package)
         edges[name] = {target for _, n in imported if (target := resolved(n))} - {name}
-    # The public names are imported when they are first used: no file of ours depends on that.
+    # Public names are imported at first use, which creates no dependency between our files.
     edges[PACKAGE] = set()
     return edges
 
@@ -150,7 +150,7 @@ def test_a_file_imports_from_its_floor_or_below():
     for name, imported in graph().items():
         for target in imported:
             mine, theirs = FLOOR.get(part_of(name), -1), FLOOR.get(part_of(target), -1)
-            # A program is nobody's library; not even another program's.
+            # A program is not a library, not even for another program.
             if theirs > mine or (part_of(target) in TOP and part_of(name) != part_of(target)):
                 wrong.append(f"{name} imports {target}")
     assert wrong == []
@@ -193,7 +193,7 @@ def test_arguments_are_read_before_torch_is_imported(tmp_path):
 
 
 def test_a_program_is_imported_by_one_name() -> None:
-    """As claim2source.train and claim2source.eval: another name would load a second module."""
+    """Use claim2source.train and claim2source.eval: another name would load a second module."""
     files = [*FILES, *REPOSITORY.glob("tests/**/*.py"), *REPOSITORY.glob("docs/**/*.py")]
     wrong = []
     for path in files:

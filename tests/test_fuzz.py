@@ -1,4 +1,4 @@
-"""Programs on spoilt inputs: exit code 0 or 2, no traceback, inputs untouched, in time."""
+"""Programs on corrupted inputs: exit code 0 or 2, no traceback, inputs unchanged, in time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.fuzzing.cases import Case, cases
 from tests.fuzzing.judge import Fuzzer
 from tests.fuzzing.world import PROGRAMS
 
-# Programs whose cases take a few hundredths of a second.
+# Programs with cases that take a few hundredths of a second.
 CHEAP = ("score", "report", "evaluate")
 EXAMPLES = 20
 ALL_EXAMPLES = 60
@@ -57,7 +57,7 @@ def test_whatever_is_spoilt(fuzzer: Fuzzer, examples: int, names: Sequence[str])
         ended.append(check(fuzzer, case))
 
     one()
-    # Neither are all refused nor is nothing spoilt.
+    # Some inputs are accepted, and some are corrupted.
     assert min(ended.count(0), ended.count(2)) > examples / 6
 
 

@@ -1,4 +1,4 @@
-"""What holds for every program that writes: bad input is one line, said before the work."""
+"""All programs that write report bad input in one line, before the work."""
 
 import importlib
 import shutil
@@ -12,7 +12,7 @@ from claim2source.systems.read import SYSTEMS_FOLDER
 from tests.shared_data import FIXTURES
 
 CT25 = SYSTEMS_FOLDER / "ct25.yaml"
-# What each program needs to be read at all; those that write have inputs that are not there.
+# The words that each program needs; those that write have missing inputs.
 WORDS = {
     "eval.abstain": "--index absent --out OUT",
     "eval.evaluate": f"--systems {CT25} --dataset absent --out OUT",
@@ -47,7 +47,7 @@ def test_an_output_that_cannot_be_written_is_said_before_anything_is_read(progra
     (tmp_path / "file").touch()
     error = run(program, WRITING[program], tmp_path / "file" / "out")
     assert error == f"{tmp_path / 'file'}: is a file, not a folder"
-    # The inputs are what is wrong where the output is not; nothing was made for it.
+    # With a good output the error is about the inputs; nothing was created for it.
     assert "absent" in run(program, WRITING[program], tmp_path / "new" / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

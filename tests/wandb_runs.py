@@ -1,4 +1,4 @@
-"""Read the runs that W&B wrote offline: the files that `wandb sync` would upload."""
+"""Read offline runs of W&B: the files that `wandb sync` would upload."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _HEAD, _BLOCK = 7, 2**15
 
 @dataclass
 class OfflineRun:
-    """What a run file says."""
+    """Contents of a run file."""
 
-    folder: Path  # that the run is of
+    folder: Path  # of the run
     id: str = ""
     project: str = ""
     group: str = ""
@@ -65,6 +65,6 @@ def _records(data: bytes) -> Iterator[bytes]:
         length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
         content += data[at + _HEAD : at + _HEAD + length]
         at += _HEAD + length
-        if kind in (1, 4):  # the whole, or its last piece
+        if kind in (1, 4):  # a complete record, or its last piece
             yield content
             content = b""

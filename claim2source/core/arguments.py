@@ -1,4 +1,4 @@
-"""Check what a caller passes to the library: one clear line names the argument and the wanted."""
+"""Check arguments of the library: one clear line names the argument and what is expected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def whole_number(value: object, key: str, least: int = 1) -> int:
 
 
 def is_digits(text: str) -> bool:
-    """Whether a text is a whole number in ASCII digits: digits of other scripts do not count."""
+    """Whether a text consists of ASCII digits; digits of other scripts are not allowed."""
     return text.isascii() and text.isdecimal()
 
 
@@ -33,7 +33,7 @@ def require_path(value: object, key: str, allowed: str = A_PATH) -> None:
 
 
 def require_kind(value: object, kind: type | tuple[type, ...], name: str, wanted: str) -> None:
-    """Raise `InputError` unless a value is of a kind."""
+    """Raise `InputError` unless a value has one of the types `kind`."""
     if not isinstance(value, kind):
         raise InputError(name, reason=f"is {_a(value)}; wanted: {wanted}")
 
@@ -44,9 +44,9 @@ def records(
     name: str,
     wanted: str,
 ) -> Sequence[Kind]:
-    """Return the records of one kind that a caller gave, as a list unless they are one already.
+    """Check that an argument is a collection of records, and return it as a sequence.
 
-    Raises `InputError` for a table, a mapping or a single record, and for an item of another kind.
+    Raises `InputError` for a table, a mapping or a single record, and for an item of another type.
     """
     is_table = hasattr(values, "columns") or hasattr(values, "column_names")
     is_one = isinstance(values, str | bytes | Mapping) or isinstance(values, kinds)

@@ -1,4 +1,4 @@
-"""Read configs: dataclasses define the defaults, YAML files and flags replace them."""
+"""Read configs: dataclasses define the defaults, YAML files and flags override them."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from claim2source.core.yaml_files import (
 log = logging.getLogger(__name__)
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-# Within an installed package; in a checkout beside it.
+# Inside an installed package; next to the package in a checkout.
 CONFIGS = _PACKAGE / "configs"
 if not CONFIGS.is_dir():
     CONFIGS = _PACKAGE.parent / "configs"
-cached: Any = cache  # of classes too, which mypy takes for unhashable
+cached: Any = cache  # mypy believes that classes are not hashable
 Config = TypeVar("Config")
 LARGEST = 10**9  # the largest count
 _LIST = "a list, such as [a, b], each {0}"
@@ -70,13 +70,13 @@ Positive = Annotated[float, Between(0, LARGEST, above=True)]
 Share = Annotated[float, Between(0, 1)]
 PositiveShare = Annotated[float, Between(0, 1, above=True)]
 PartialShare = Annotated[float, Between(0, 1, below=True)]
-SplitShare = Annotated[float, Between(0, 1, above=True, below=True)]  # not all, not nothing
-Seed = Annotated[int, Between(0, 2**32 - 1)]  # NumPy takes none below 0
+SplitShare = Annotated[float, Between(0, 1, above=True, below=True)]  # neither none nor all
+Seed = Annotated[int, Between(0, 2**32 - 1)]  # the range that NumPy accepts
 Repeats = Annotated[int, Between(1, 1_000_000)]
 
 
 class Settings:
-    """Check a dataclass of settings when it is made: bounds of its types, then its own rules."""
+    """Check a dataclass of settings when it is created: types and bounds, then its own rules."""
 
     __pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}
 
@@ -95,10 +95,10 @@ class Settings:
         self.check()
 
     def check(self) -> None:
-        """Check the rules between keys; raise `ConfigError` by the key's name within the class."""
+        """Check the rules between keys; raise `ConfigError` with the field's name as the key."""
 
     def require_unset(self, but: Collection[str], reason: str) -> None:
-        """Raise `ConfigError` for a key not in `but` that was changed."""
+        """Raise `ConfigError` if a key outside `but` differs from its default."""
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             make = field.default_factory
             default = field.default if make is MISSING else make()
@@ -108,7 +108,7 @@ class Settings:
 
 
 def _refuse_look_alike(hint: Any, value: object) -> None:
-    """Raise ValueError for what pydantic would take for a number: true, "5", and 2.0 for 2."""
+    """Raise ValueError for values that pydantic would convert to numbers: true, "5", 2.0 to 2."""
     kinds = {*union_types(hint)}
     only_numbers = kinds <= {int, float, NoneType}
     is_number = isinstance(value, Real) and not isinstance(value, bool)
@@ -142,10 +142,10 @@ def read_config(
 ) -> Config:
     """Read `argv` and the YAML files it names into an instance of the dataclass `kind`.
 
-    Flags override files, a group's file overrides `--config`, and what comes later what came
-    before. Unknown keys and wrong values raise `UserError` naming the key; `--print_config` and
-    `--help` print and exit. With `common`, the keys that people need first, `--help` explains these
-    alone and names the others, `--help=GROUP` those of a group, and `--help=all` every key.
+    Flags override files, a group's file overrides `--config`, and later values override earlier
+    ones. Unknown keys and wrong values raise `UserError` with the key. `--print_config` and
+    `--help` print and exit. `common` are the keys that people need first: with it, `--help`
+    explains only these and lists the others, `--help=GROUP` explains a group, `--help=all` all.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     options = config_options(kind)
@@ -170,9 +170,9 @@ def read_config(
 
 
 def _split_flags(options: Mapping[str, Option], words: Sequence[str]) -> dict[str, list[str]]:
-    """Give every flag the words after it; a repeated flag moves to its last place.
+    """Assign to every flag the words after it; a repeated flag moves to its last position.
 
-    A list, and `--config`, keeps the words of all its flags; another key those of the last one.
+    A list and `--config` collect the words of all their flags; any other key uses its last flag.
     """
     flags: dict[str, list[str]] = {}
     last = ""
@@ -191,14 +191,14 @@ def _split_flags(options: Mapping[str, Option], words: Sequence[str]) -> dict[st
 
 
 def is_cumulative(options: Mapping[str, Option], key: str) -> bool:
-    """Whether a key takes the words of all its flags: a list, or `--config`."""
+    """Whether a key collects the words of all its flags: a list, or `--config`."""
     if key == "config":
         return True
     return key in options and _item_type(options[key].hint) is not None
 
 
 def _overlaid(below: YamlMapping, above: YamlMapping, options: Mapping[str, Option]) -> YamlMapping:
-    """Lay values over others; a mapping over a list of named objects changes objects of it."""
+    """Override values by others; a mapping changes objects in a list of named objects."""
     merged = below.overlaid(above)
     for name, value in above.items():
         kind = None
@@ -211,9 +211,9 @@ def _overlaid(below: YamlMapping, above: YamlMapping, options: Mapping[str, Opti
 
 
 def shipped(path: Path, program: str) -> Path:
-    """Return `path`, or the config of the package that `configs/...` names if it is absent.
+    """Return `path`, or the shipped config of that name if `path` is a missing `configs/...`.
 
-    Raises `InputError` that lists the configs of `program` if there is neither.
+    Raises `InputError` that lists the configs of `program` if neither exists.
     """
     path = Path(os.path.expanduser(path))
     if path.exists() or path.is_symlink():
@@ -222,7 +222,7 @@ def shipped(path: Path, program: str) -> Path:
     if parts[:1] == ("configs",):
         packaged = CONFIGS.joinpath(*parts[1:])
         if packaged.is_file():
-            log.warning("%s is not here: the one that ships with claim2source is read", path)
+            log.warning("%s does not exist: using the one that ships with claim2source", path)
             return packaged
     files = sorted(CONFIGS.glob(f"{Path(program).stem}/*.yaml"))
     names = [f"configs/{file.relative_to(CONFIGS).as_posix()}" for file in files]
@@ -233,9 +233,9 @@ def shipped(path: Path, program: str) -> Path:
 
 
 def make(kind: type[Config], values: Mapping[str, Any], prefix: str = "") -> Config:
-    """Make a dataclass of plain values, or of a YAML file's: mappings for its groups.
+    """Make a dataclass from plain values or a YAML file's values; groups are mappings.
 
-    Raises `UserError` by file and line, or by key with `prefix` before it, for what is wrong.
+    Raises `UserError` with file and line, or with the key after `prefix`, for a wrong value.
     """
     entries = values
     if not isinstance(values, YamlMapping):
@@ -265,18 +265,18 @@ class Option:
     """Describe a key of a config, or a group of keys."""
 
     hint: Any
-    default: Any  # MISSING where the key is required
+    default: Any  # MISSING if the key is required
     help: str
     group: Any = None  # the dataclass of a group
-    is_flag: bool = True  # whether the command line takes `--key`
+    is_flag: bool = True  # whether the command line accepts `--key`
 
 
 @cached
 def config_options(kind: Any, prefix: str = "") -> dict[str, Option]:
-    """Map every key of a config to its description, a group's after the group itself.
+    """Map every key of a config to its description; a group's keys follow the group itself.
 
-    If a group's class names `FLAGS`, only these of its keys are flags; the others go into a
-    YAML file that the group's own flag takes.
+    If a group's class defines `FLAGS`, only these keys are flags; the others are set in a YAML
+    file, which is the value of the group's own flag.
     """
     options: dict[str, Option] = {}
     hints = get_type_hints(kind, include_extras=True)
@@ -302,7 +302,7 @@ def config_options(kind: Any, prefix: str = "") -> dict[str, Option]:
 
 
 def _part_options(key: str, hint: Any) -> dict[str, Option]:
-    """Map the keys of the named objects that a list knows."""
+    """Describe the keys of the named objects that a list allows."""
     parts = parts_kind(hint)
     options: dict[str, Option] = {}
     if parts is not None:
@@ -340,7 +340,7 @@ def _helps(kind: type) -> dict[str, str]:
 
 
 def union_types(hint: Any) -> tuple[Any, ...]:
-    """Return the types that a value may have one of, each without bounds."""
+    """Return the types of a union, each without bounds."""
     if get_origin(hint) not in (Annotated, Union, UnionType):
         return (hint,)
     members = get_args(hint)
@@ -387,7 +387,7 @@ def _key_lines(key: str, option: Option) -> list[str]:
     if option.hint in (bool, bool | None):
         usage = f"  --{key}, --no_{key}"
     elif any(map(dataclasses.is_dataclass, union_types(option.hint))):
-        # Its keys are options of their own; a file has several of them.
+        # Its keys are separate options; a file sets several of them.
         usage = f"  --{key} {allowed_words(Path)}"
     else:
         usage = f"  --{key} {allowed_words(option.hint)}"
@@ -401,7 +401,7 @@ def _key_lines(key: str, option: Option) -> list[str]:
 
 
 def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> YamlMapping:
-    """Read a flag as a YAML file of its one key; without a word it is true, `--no_key` false."""
+    """Read a flag like a YAML file with one key; without a word it is true, `--no_key` false."""
     if key not in options and key != "config":
         guess = did_you_mean(key, ["config"])
         if guess:
@@ -429,7 +429,7 @@ def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> Yam
 def _flag_hint(options: Mapping[str, Option], key: str) -> str:
     for name in options:
         if name.startswith(f"{key}."):
-            return f"give --{name}, .."
+            return f"use --{name}, .."
     return "write it in a YAML file"
 
 
@@ -439,9 +439,9 @@ def _is_file(option: Option, word: str) -> bool:
 
 
 def _read_words(key: str, option: Option, words: Sequence[str], *, takes_one: bool) -> Any:
-    """Read a flag's words: a value of its type, or each word as one of a list.
+    """Read a flag's words: one value of its type, or the items of a list.
 
-    `takes_one` refuses several words for what is not a list.
+    With `takes_one`, several words for a key that is not a list are an error.
     """
     is_null = list(words) == ["null"] and NoneType in union_types(option.hint)
     item = None
@@ -450,8 +450,8 @@ def _read_words(key: str, option: Option, words: Sequence[str], *, takes_one: bo
     if item:
         return [_read_word(key, item, word) for word in words]
     if takes_one and len(words) > 1:
-        quotes = ", in quotes where it has spaces" if _is_text(option.hint) else ""
-        allowed = f"{allowed_words(option.hint)}{quotes}; other words come first"
+        quotes = ", in quotes if it has spaces" if _is_text(option.hint) else ""
+        allowed = f"{allowed_words(option.hint)}{quotes}; put other words first"
         raise ConfigError(key, words, allowed)
     values = [_read_word(key, option.hint, word) for word in words]
     return values[0]
@@ -463,7 +463,7 @@ def _read_word(key: str, hint: Any, word: str) -> Any:
     try:
         return read_yaml(word)
     except InputError as error:
-        allowed = f"a value as YAML has it ({error.problems[0].reason})"
+        allowed = f"a YAML value ({error.problems[0].reason})"
         raise ConfigError(key, word, allowed) from None
 
 
@@ -488,7 +488,7 @@ def _built(kind: type[Config], options: Mapping[str, Option], raw: Any, prefix: 
     for name in config_options(kind):
         key = f"{prefix}{name}"
         if "." not in name and name not in values and options[key].default is MISSING:
-            raise ConfigError(key, None, "a value", f"is required; give --{key}")
+            raise ConfigError(key, None, "a value", f"is required; set --{key}")
     try:
         return kind(**values)
     except ConfigError as error:
@@ -497,7 +497,7 @@ def _built(kind: type[Config], options: Mapping[str, Option], raw: Any, prefix: 
 
 
 def _full_key(prefix: str, key: str) -> str:
-    """Put a group's prefix before a key, which may name groups of the prefix itself."""
+    """Put a group's prefix before a key, which may begin with groups of the prefix."""
     groups = prefix.split(".")[:-1]
     first, dot, _ = key.partition(".")
     if dot and first in groups:
@@ -506,7 +506,7 @@ def _full_key(prefix: str, key: str) -> str:
 
 
 def _typed_value(key: str, option: Option, value: Any) -> Any:
-    """Read a value of YAML's as its type wants it: a number as it is written where text is."""
+    """Convert a YAML value to the type of its key; a text keeps a number's spelling."""
     parts = parts_kind(option.hint)
     if parts is not None:
         return parts.read(key, value)
@@ -515,12 +515,12 @@ def _typed_value(key: str, option: Option, value: Any) -> Any:
         value = _as_text(key, option, value)
     try:
         return _adapter(option.hint).validate_json(json.dumps(value), strict=True)
-    except ValueError:  # of pydantic
+    except ValueError:  # pydantic's
         raise ConfigError(key, value, allowed_words(option.hint)) from None
 
 
 def _as_text(key: str, option: Option, value: Any) -> Any:
-    """Write numbers of a text, or of a list of texts, as the file has them; refuse empty ones."""
+    """Restore the spelling of numbers in a text or a list of texts; refuse empty texts."""
     values = value if isinstance(value, list) else [value]
     texts = [getattr(part, "text", part) for part in values]
     value = texts if isinstance(value, list) else texts[0]
@@ -534,7 +534,7 @@ def _as_text(key: str, option: Option, value: Any) -> Any:
 
 
 def _with_home(value: Any, hint: Any) -> Any:
-    """Replace a path's `~` by the home; a name or an address that may be a path is one too."""
+    """Expand `~` in paths, and in texts, since a name or an address may be a path."""
     if isinstance(value, list):
         return [_with_home(part, hint) for part in value]
     if isinstance(value, YamlMapping):
@@ -548,7 +548,7 @@ def _with_home(value: Any, hint: Any) -> Any:
 
 
 def _leaves(hint: Any) -> set[Any]:
-    """Return the types that a value may have, or the values within a list or a mapping."""
+    """Return the types of a value, or of the values in a list or a mapping."""
     leaves: set[Any] = set()
     for part in union_types(hint):
         within: tuple[Any, ...] = ()
@@ -570,6 +570,6 @@ def _names_in(options: Mapping[str, Option], group: str) -> str:
 
 @cached
 def _adapter(hint: Any) -> Any:
-    from pydantic import ConfigDict, TypeAdapter  # not above: `--help` does without
+    from pydantic import ConfigDict, TypeAdapter  # imported late: `--help` does not need it
 
     return TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True))

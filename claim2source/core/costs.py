@@ -1,4 +1,4 @@
-"""State what systems and stages cost, and write it as the cells of a table."""
+"""Describe the cost of systems and stages, and write it as cells of a table."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _ENERGY = "kJ"
 
 @dataclass(frozen=True)
 class SystemCost:
-    """State the cost of a system or a stage.
+    """Cost of a system or a stage.
 
-    `stored`: the run was read from the store, and this is what it cost when it was made.
-    `reused`: texts whose vectors were in the store already; making them is not in this cost.
-    `joules`: energy of the whole machine meanwhile; None if it does not report it.
+    `stored`: whether the run comes from the store; the cost is that of its first computation.
+    `reused`: texts whose vectors were in the store already; the cost excludes their encoding.
+    `joules`: energy that the entire machine used meanwhile; None if it does not report that.
     """
 
     seconds: float = 0.0
@@ -47,12 +47,12 @@ class SystemCost:
 def known_cost(
     cost: Cost, from_store: bool = False, parameters: int | None = None
 ) -> SystemCost | None:
-    """State a cost; None if nothing was measured: another program made the ranking."""
+    """Return a cost; None if nothing was measured, because another program made the ranking."""
     return None if cost == Cost() else SystemCost.of(cost, from_store, parameters)
 
 
 def cost_columns(costs: Iterable[SystemCost | None]) -> tuple[str, ...]:
-    """Return the columns of costs: `COST_COLUMNS`, and energy if it is known of one."""
+    """Return the columns of costs: `COST_COLUMNS`, and energy if one of the costs has it."""
     if any(cost is not None and cost.joules is not None for cost in costs):
         return (*COST_COLUMNS, _ENERGY)
     return COST_COLUMNS
@@ -62,9 +62,9 @@ def cost_cells(
     cost: SystemCost | None,
     columns: Sequence[str] = COST_COLUMNS,
 ) -> list[Cell]:
-    """Return the cells for `cost_columns`, None if a cost is not known.
+    """Return the cells for `cost_columns`; None if a cost is not known.
 
-    ">3.2" seconds: some vectors were in the store already; making them is not in this cost.
+    ">3.2" seconds: some vectors were in the store already, so the cost excludes their encoding.
     """
     if cost is None or cost == SystemCost():
         return [None] * len(columns)

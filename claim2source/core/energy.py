@@ -1,6 +1,6 @@
-"""Measure the energy of this machine's processors (RAPL) and GPUs (NVML), where it tells it.
+"""Measure the energy of this machine's processors (RAPL) and GPUs (NVML), if it reports that.
 
-A counter is the machine's: it counts all that runs there meanwhile.
+The counters belong to the machine: they include everything else that runs on it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 POWERCAP = Path("/sys/class/powercap")
-# Packages of processors; what has a second colon is a part of one.
+# Packages of processors; a name with a second colon is a part of one.
 _PACKAGES = "*-rapl:[0-9]*"
 _MICRO, _MILLI = 1e-6, 1e-3
 
 
 @dataclass(frozen=True)
 class Counter:
-    """Energy so far, and that at which the counter begins anew (0: never), in joules."""
+    """Energy so far, and the value at which the counter wraps around (0: never), in joules."""
 
     joules: float
     highest: float = 0.0
@@ -35,7 +35,7 @@ class EnergyMeter:
     before: Mapping[str, Counter] = field(default_factory=lambda: read_counters())
 
     def joules(self) -> float | None:
-        """Return the energy used since, in joules; None if the machine does not tell it."""
+        """Return the energy used since then, in joules; None if the machine does not report it."""
         after = read_counters()
         if not after or after.keys() != self.before.keys():
             return None
@@ -46,7 +46,7 @@ class EnergyMeter:
 
 
 def read_counters() -> dict[str, Counter]:
-    """Read the counters of all processors and GPUs; without those that cannot be read."""
+    """Read the counters of all processors and GPUs, except those that cannot be read."""
     counters: dict[str, Counter] = {}
     for folder in sorted(POWERCAP.glob(_PACKAGES)):
         if folder.name.count(":") > 1:
@@ -60,7 +60,7 @@ def read_counters() -> dict[str, Counter]:
 
 
 def _gpu_counters() -> dict[str, Counter]:
-    """Read NVML's counters, of GPUs since Volta; none without the package nvidia-ml-py."""
+    """Read NVML's counters (GPUs since Volta); none without the package nvidia-ml-py."""
     try:
         import pynvml
     except ImportError:

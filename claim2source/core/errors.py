@@ -25,30 +25,30 @@ from claim2source.core.terminal import printable, printable_line, shortened
 EXIT_CODE = 2
 UNFORESEEN = 1
 MOST_SHOWN = 20
-_WAITED = 10.0  # seconds, within which a launcher ends the processes beside one that failed
-# Errors of writing that the user can correct though they name no file.
+_WAITED = 10.0  # seconds within which a launcher ends the other processes after one failed
+# Errors of writing that the user can correct although they name no file.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 
 class UserError(Exception):
-    """Report a mistake that the user can correct; a program prints its text alone, on one line.
+    """Report a mistake that the user can correct; a program prints only its text, on one line.
 
-    `model` names the model that could not be used, if that is the mistake.
+    `model` is the name of a model that could not be used, if that is the mistake.
     """
 
     model: str | None = None
 
     @property
     def lines(self) -> list[str]:
-        """List the lines that a program prints, one for each problem."""
+        """Lines that a program prints, one for each problem."""
         return [printable_line(str(self))]
 
 
 class Stopped(BaseException):
-    """End a program that a signal stopped: it prints the text and exits with 128 + `signal`.
+    """End a program after a signal: it prints the text and exits with 128 + `signal`.
 
-    Not a KeyboardInterrupt: Lightning ends the process at one by itself.
+    Not a KeyboardInterrupt, because Lightning ends the process itself when it catches one.
     """
 
     def __init__(self, text: str, signal: int) -> None:
@@ -59,7 +59,7 @@ class Stopped(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Describe a problem at one place of an input: file, line (1-based), field, reason."""
+    """Problem at one location of an input: file, line (1-based), field, reason."""
 
     file: str
     line: int | None
@@ -76,7 +76,7 @@ class Problem:
 
 
 class InputError(UserError):
-    """Report bad input: the file, line and field, and why; of several problems a line each."""
+    """Report bad input with file, line, field and reason; several problems have a line each."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class InputError(UserError):
 
     @classmethod
     def of(cls, problems: Iterable[Problem], total: int, hint: str = "") -> InputError:
-        """Report several problems: the first 20, the count of the others, and a remedy."""
+        """Report several problems: the first 20, the number of the others, and a remedy."""
         error = cls.__new__(cls)
         error._list(problems, total, hint)
         return error
@@ -125,7 +125,7 @@ class ConfigError(UserError, ValueError):
         super().__init__(f"config: {key}: {self.reason}")
 
     def at(self, location: tuple[str, int] | None) -> UserError:
-        """Return the error by the file and line that set the key, if a file did."""
+        """Return the error with the file and line that set the key, if it comes from a file."""
         if location is None:
             return self
         return InputError(*location, self.key or None, self.reason)
@@ -137,15 +137,15 @@ def value_text(value: object) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     try:
         text = repr(str(value) if isinstance(value, Path) else value)
-    except ValueError:  # Python writes no numbers of more than 4,300 digits
+    except ValueError:  # Python does not write numbers of more than 4,300 digits
         return "a number of thousands of digits"
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Suggest the known names that are nearest, with a space after them; "" if none is near.
+    """Suggest the nearest known names, with a trailing space; "" if none is similar.
 
-    `epochs` finds `optimisation.epochs`, `lr` the initials of `learning_rate`, `top_k` the key `k`.
+    `epochs` finds `optimisation.epochs`, `lr` finds `learning_rate`, `top_k` finds the key `k`.
     """
     near = _nearest_keys(_plain(name), list(dict.fromkeys(names)))
     if not near:
@@ -154,7 +154,7 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def _nearest_keys(wanted: str, keys: Sequence[str]) -> list[str]:
-    """List the keys that end as a name does, else those of its initials, else the closest one."""
+    """List the keys with the same last part, else those with its initials, else the closest."""
     group, _, last = wanted.rpartition(".")
     ends: dict[str, str] = {}
     for key in keys:
@@ -187,7 +187,7 @@ def _initials(words: str) -> str:
 class Problems:
     """Collect problems while a file is read; only those that will be shown are stored.
 
-    Count omissions and changes by kind, with the first place of each.
+    Also counts omissions and changes by kind, with the first location of each.
     """
 
     def __init__(self) -> None:
@@ -204,9 +204,9 @@ class Problems:
         reason: str,
         kind: str = "",
     ) -> None:
-        """Add one problem; the first 20 are stored, the others counted.
+        """Add one problem; the first 20 are stored, the others only counted.
 
-        `kind` names a common trait of data sets, for a reader who can do without (`lenient`).
+        `kind` names a common defect of data sets, which a lenient reader ignores (`lenient`).
         """
         self._total += 1
         if len(self._shown_first) < MOST_SHOWN:
@@ -222,13 +222,13 @@ class Problems:
 
     @property
     def first(self) -> str:
-        """Write the first problem; "" if there is none."""
+        """The first problem as text; "" if there is none."""
         if self._shown_first:
             return str(self._shown_first[0])
         return ""
 
     def summary(self, names: Mapping[str, str] | None = None) -> str:
-        """Count omissions and changes by kind, in words; `names` are those of kinds."""
+        """Describe the counts of omissions and changes; `names` maps kinds to their names."""
         labels = names or {}
         kinds = (
             f"{labels.get(k, k)}: {n} (first: {self._first_of[k]})" for k, n in self.counts.items()
@@ -241,7 +241,7 @@ class Problems:
 
 
 class FileProblems:
-    """Collect the problems of one file, whose name its parsers then need not know."""
+    """Collect the problems of one file, so that its parsers need not know its name."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -258,9 +258,9 @@ def _reports() -> bool:
 
 @contextlib.contextmanager
 def report_once() -> Iterator[None]:
-    """Report once, by the launcher's first process, a `UserError` that all of them raise.
+    """Report a `UserError` that all processes of a launcher raise only once, by the first one.
 
-    The others wait to be ended by the launcher; one that is not ended reports it too.
+    The others wait until the launcher ends them; a process that is not ended reports it too.
     """
     try:
         yield
@@ -277,16 +277,16 @@ def run_program(
     main: Callable[[Sequence[str] | None], Any],
     argv: Sequence[str] | None = None,
 ) -> NoReturn:
-    """Run a program's `main` and exit: with 0, or with another code and one line a problem.
+    """Run a program's `main` and exit: with 0, or with another code and one line per problem.
 
-    2: what the user can correct, a full disk and a closed pipe included. 130 and 143: SIGINT and
-    SIGTERM, after temporary files are removed. 1: a mistake of ours; its trace is in a file that
-    the line names, without the values of keys and tokens.
+    2: a mistake that the user can correct, including a full disk and a closed pipe. 130 and 143:
+    SIGINT and SIGTERM, after temporary files are removed. 1: a bug; the line names a file with the
+    trace, without the values of keys and tokens.
     """
     _open_streams()
     quiet_libraries()
     handler = logging.StreamHandler()
-    handler.setLevel(logging.WARNING)  # on the handler: some libraries lower their loggers' level
+    handler.setLevel(logging.WARNING)  # some libraries lower the level of their own loggers
     handler.setFormatter(_PrintableFormatter("%(levelname)s: %(message)s"))
     logging.basicConfig(handlers=[handler])
     with _raising_at_sigterm():
@@ -306,7 +306,7 @@ def _exit_code(main: Callable[[Sequence[str] | None], Any], argv: Sequence[str] 
                 code = error.code
             else:
                 code = EXIT_CODE if error.code else 0
-        sys.stdout.flush()  # a full disk or a closed pipe is found here at the latest
+        sys.stdout.flush()  # detects a full disk or a closed pipe
     except UserError as error:
         for line in error.lines:
             _complain(f"error: {line}")
@@ -315,11 +315,11 @@ def _exit_code(main: Callable[[Sequence[str] | None], Any], argv: Sequence[str] 
         _complain("interrupted")
         return 128 + signal.SIGINT
     except Stopped as error:
-        if str(error):  # of several processes the first one says it
+        if str(error):  # of several processes only the first one reports it
             _complain(str(error))
         return error.code
     except OSError as error:
-        # The user can correct a file that cannot be read or written, but not other causes.
+        # The user can correct an unreadable or unwritable file, but not other causes.
         file = error.filename2 or error.filename
         if error.strerror is None or file is None and error.errno not in FULL:
             return _write_trace(error)
@@ -337,7 +337,7 @@ class _PrintableFormatter(logging.Formatter):
 
 
 class _Output(io.TextIOWrapper):
-    """Name stdout in errors of writing it; escape characters that its encoding lacks."""
+    """Name stdout in errors of writing to it; escape characters that its encoding lacks."""
 
     def __init__(self, stream: io.TextIOWrapper) -> None:
         super().__init__(
@@ -367,7 +367,7 @@ class _Output(io.TextIOWrapper):
 
 
 class _Diagnostics(_Output):
-    """Write to stderr while possible: a note that cannot be written does not stop the work."""
+    """Write to stderr if possible: a note that cannot be written does not stop the work."""
 
     @contextlib.contextmanager
     def _handled(self) -> Iterator[None]:
@@ -388,16 +388,16 @@ def _raising_at_sigterm() -> Iterator[None]:
     process = os.getpid()
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if os.getpid() != process:  # a child has nothing of its own to clean up
+        if os.getpid() != process:  # a child process has nothing to clean up
             os._exit(128 + number)
-        signal.signal(number, signal.SIG_IGN)  # a second one must not stop the cleaning up
-        # The launcher ends all others once one has failed, maybe before they saw the same mistake.
+        signal.signal(number, signal.SIG_IGN)  # a second signal must not stop the clean-up
+        # The launcher ends the others once one has failed, maybe before they find the same mistake.
         raise Stopped("terminated" if _reports() else "", number)
 
     before = signal.getsignal(signal.SIGTERM)
     try:
         signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # only the main thread may
+    except ValueError:  # only the main thread may set handlers
         yield
         return
     try:
@@ -412,7 +412,7 @@ def _complain(line: str) -> None:
 
 
 def _close_stream(stream: TextIO) -> None:
-    """Flush a stream; drop the rest that it cannot take: Python would complain of it at its end."""
+    """Flush a stream; drop what cannot be written, or Python would complain at exit."""
     try:
         stream.flush()
     except (OSError, ValueError):

@@ -17,8 +17,8 @@ from typing import Literal
 
 from claim2source.core.errors import FULL, InputError, UserError
 
-_PROBE = 2**16  # bytes: a full disk may have room for a name or a few letters
-# Target and kind in the names that `tempfile` makes below.
+_PROBE = 2**16  # bytes: a full disk may have room for a name or a few characters
+# Target and kind in the temporary names that are made below.
 _LEFTOVER = re.compile(r"\.(.+)\.[a-z0-9_]{8}\.(tmp|old)")
 
 
@@ -42,7 +42,7 @@ def atomic_path(target: str | Path) -> Iterator[Path]:
 
 
 def same_file(path: Path, target: Path) -> None:
-    """Link `target` to the content of `path`, or copy it where the file system has no links."""
+    """Link `target` to the content of `path`, or copy it if the file system has no links."""
     with atomic_path(target) as temporary:
         temporary.unlink()
         try:
@@ -60,7 +60,7 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
     try:
         with _naming(target, temporary):
             yield temporary
-            # safetensors, like `mkdtemp`, lets nobody else read what it writes.
+            # safetensors, like `mkdtemp`, makes its files readable for their owner only.
             for path in (temporary, *temporary.rglob("*")):
                 if not path.is_symlink():
                     _allow_umask(path, 0o777 if path.is_dir() else 0o666)
@@ -102,7 +102,7 @@ def _naming(target: Path, temporary: Path) -> Iterator[None]:
 
 
 def _disk_full_error(folder: Path) -> OSError | None:
-    """Test whether a folder's disk is full: libraries raise anything at all for that."""
+    """Test whether a folder's disk is full: libraries raise all kinds of errors for that."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"0" * _PROBE)
@@ -113,9 +113,9 @@ def _disk_full_error(folder: Path) -> OSError | None:
 
 
 def require_writable(target: str | Path, kind: Literal["file", "folder"]) -> None:
-    """Raise `InputError` unless `target` can be written: a file, or a folder that gets files.
+    """Raise `InputError` unless `target` can be written as a file, or files into it as a folder.
 
-    Programs ask this of their output before the work. Nothing stays behind.
+    Programs check their output before they start to work. Nothing is left behind.
     """
     target = Path(target)
     folder = target if kind == "folder" else target.parent
@@ -138,7 +138,7 @@ def require_writable(target: str | Path, kind: Literal["file", "folder"]) -> Non
 
 
 def refuse_input(target: Path, inputs: Iterable[str | Path], option: str = "--out") -> None:
-    """Raise `InputError` if the file `target` is one of the `inputs` or lies in one."""
+    """Raise `InputError` if the file `target` is one of the `inputs` or is inside one."""
     output = Path(os.path.realpath(target))
     read = {Path(os.path.realpath(path)) for path in inputs}
     if target.exists() and read & {output, *output.parents}:
@@ -146,24 +146,24 @@ def refuse_input(target: Path, inputs: Iterable[str | Path], option: str = "--ou
 
 
 def real_path(path: str | Path) -> Path:
-    """Resolve links; unlike `Path.resolve` it takes a loop of links as it is."""
+    """Resolve links; unlike `Path.resolve`, leave a loop of links unchanged."""
     return Path(os.path.realpath(path))
 
 
 def file_error(path: Path) -> str | None:
-    """Explain why a path is not a file that can be read to its end; None if it is."""
+    """Return the reason why a path is not a readable file; None if it is one."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, ValueError):  # the latter: a NUL character
         broken = path.is_symlink()
-        return "a link to a file that is not there" if broken else "no such file"
+        return "a link to a missing file" if broken else "no such file"
     except NotADirectoryError:
-        return "no such file: a folder of its path is a file"
+        return "no such file: its path contains a file as a folder"
     except OSError as error:
         return (error.strerror or str(error)).lower()
     if stat.S_ISDIR(mode):
         return "is a folder, not a file"
-    # The shell's <(..) is a pipe without a place in the file system; a named one may never end.
+    # The shell's <(..) is a pipe without a path in the file system; a named pipe may never end.
     pipe = stat.S_ISFIFO(mode) and not os.path.exists(os.path.realpath(path))
     if stat.S_ISREG(mode) or pipe:
         return None
@@ -171,7 +171,7 @@ def file_error(path: Path) -> str | None:
 
 
 def folder_error(path: Path) -> str | None:
-    """Explain why a path is not a folder; None if it is."""
+    """Return the reason why a path is not a folder; None if it is one."""
     if path.is_dir():
         return None
     reason = file_error(path) or "is a file, not a folder"
@@ -184,7 +184,7 @@ def is_leftover(path: Path) -> bool:
 
 
 def clean_leftovers(folder: str | Path, name: str | None = None) -> None:
-    """Remove the temporary files of killed writers from a folder, of one target or of all.
+    """Remove the temporary files of killed processes from a folder, for one target or for all.
 
     A folder whose writer was killed between the two renames is restored. No process may be
     writing there.
@@ -220,7 +220,7 @@ def write_json(target: str | Path, value: object) -> None:
 
 
 def finite(value: object) -> object:
-    """Replace the numbers that JSON does not have, infinite ones and NaN, by None."""
+    """Replace the numbers that JSON does not have, infinity and NaN, by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -231,12 +231,12 @@ def finite(value: object) -> object:
 
 
 def file_hash(path: str | Path) -> str:
-    """Hash a file's bytes with sha256, in hex."""
+    """Return the sha256 of a file's bytes, in hex."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def content_hash(value: object) -> str:
-    """Hash a value's canonical JSON with sha256, in hex."""
+    """Return the sha256 of a value's canonical JSON, in hex."""
     text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,4 +1,4 @@
-"""Recognise the folder of a training run, keep other programs out of it, and move it aside."""
+"""Recognise a training run's folder, protect it from other programs, and move it aside."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ STATE_FILE = "state.pt"
 PREVIOUS_STATE_FILE = "state.previous.pt"
 CHECKPOINTS = "checkpoints"
 EVALUATION = "evaluation"
-_REPORTS, _SIGN = ("report.json", "compare.json"), '"split"'  # which their beginning holds
+_REPORTS, _SIGN = ("report.json", "compare.json"), '"split"'  # contained in their beginning
 _BEGINNING = 2**16  # bytes
 _CHECKPOINT_FILE = r"[^/]+\.(json|safetensors|txt|model)"
 _CHECKPOINT_NAME = r"(?P<kind>epoch|soup)-(?P<number>[0-9]+)(-[0-9]+)*(-scale-[^/]+)?"
 _CHECKPOINT = re.compile(_CHECKPOINT_NAME)
-# All that the trainer, its loggers and the programs that write into a run's folder make there.
+# All files that the trainer, its loggers and other programs write into a run's folder.
 _OURS = re.compile(
     rf"""
     ({re.escape(MARKER)} | {re.escape(LOCK_FILE)} | config\.yaml | run\.json | report\.json
@@ -47,16 +47,16 @@ _OURS = re.compile(
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is a training run of ours that has begun: something was scored.
+    """Whether a folder is one of our training runs and has scored a checkpoint.
 
-    The one rule by which runs are recognised: the trainer's marker; a `config.yaml` is anybody's.
-    A run that was stopped before it scored its first checkpoint counts as none: `is_unbegun`.
+    Runs are recognised by the trainer's marker only, since other programs write a `config.yaml`
+    too. A run that was stopped before its first checkpoint was scored is not one: `is_unbegun`.
     """
     return _has_progress(folder) and _is_ours(folder)
 
 
 def is_unbegun(folder: Path) -> bool:
-    """Whether the trainer made this folder, and was stopped before it scored anything."""
+    """Whether the trainer made this folder and was stopped before it scored a checkpoint."""
     return not _has_progress(folder) and _is_ours(folder)
 
 
@@ -71,7 +71,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def run_settings(folder: Path) -> dict[str, object]:
-    """Read a run's config; nothing if there is none that can be read."""
+    """Read a run's config; an empty one if it is missing or unreadable."""
     try:
         if (folder / CONFIG_FILE).stat().st_size > MOST_BYTES:
             return {}
@@ -84,9 +84,9 @@ def run_settings(folder: Path) -> dict[str, object]:
 
 
 def checkpoints_in(run: Path) -> tuple[list[Path], list[Path]]:
-    """List a run's checkpoints, epochs in order and then soups, and the other folders next to them.
+    """List a run's checkpoints (epochs in order, then soups) and the other folders next to them.
 
-    Such others are copies that somebody keeps: `epoch-1.bak`.
+    The other folders are copies that somebody made, such as `epoch-1.bak`.
     """
     epochs: list[tuple[int, str, Path]] = []
     soups: list[Path] = []
@@ -103,7 +103,7 @@ def checkpoints_in(run: Path) -> tuple[list[Path], list[Path]]:
 
 
 def foreign_file(run: Path) -> str | None:
-    """Find something in a run's folder that no program of ours wrote; None if all is ours."""
+    """Find a file in a run's folder that none of our programs wrote; None if there is none."""
     return next((name for name in _files(run) if not _OURS.fullmatch(name)), None)
 
 
@@ -115,11 +115,11 @@ def _files(folder: Path) -> Iterator[str]:
 
 
 def kept_run_reason(folder: Path) -> str | None:
-    """Explain why an earlier run that was moved aside must not be removed; None if it may be."""
+    """Return the reason to keep an earlier run that was moved aside; None if it may be removed."""
     if folder.is_symlink() or not is_run(folder):
         return "is not a training run of this program"
     name = foreign_file(folder)
-    return None if name is None else f"holds {name!r}, which no run of ours wrote"
+    return None if name is None else f"contains {name!r}, which no training run wrote"
 
 
 def replaced_folder(folder: Path) -> Path:
@@ -129,21 +129,21 @@ def replaced_folder(folder: Path) -> Path:
 def check_aside(folder: Path, reason_to_keep: Callable[[Path], str | None]) -> None:
     """Raise `UserError` if `put_aside` would lose something, or cannot rename the folder.
 
-    `reason_to_keep` says why an earlier folder at that place must stay.
+    `reason_to_keep` returns the reason to keep the folder that was moved aside earlier.
     """
     target = replaced_folder(folder)
     if os.path.lexists(target) and (reason := reason_to_keep(target)) is not None:
         raise UserError(
-            f"{target}: {reason}, and {folder.name} would be moved there; move it first"
+            f"{target}: {reason}, and {folder.name} would replace it; move it away first"
         )
     if Path.cwd().is_relative_to(folder):
-        raise UserError(f"{folder}: is the folder you are in; replace it from elsewhere")
+        raise UserError(f"{folder}: is the current folder; run the command from another one")
     if not os.access(folder.parent, os.W_OK) or os.path.ismount(folder):
-        raise UserError(f"{folder}: cannot be renamed, so it is not replaced")
+        raise UserError(f"{folder}: cannot be replaced, because it cannot be renamed")
 
 
 def put_aside(folder: Path) -> Path:
-    """Move a folder to `NAME.replaced`, in place of an earlier one; return that place."""
+    """Move a folder to `NAME.replaced`, which replaces an earlier one; return the new path."""
     target = replaced_folder(folder)
     if target.exists():
         remove_folder(target)
@@ -152,44 +152,44 @@ def put_aside(folder: Path) -> Path:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder; it loses its name first, so that no half-removed folder is read."""
+    """Remove a folder; it is renamed first, so that nobody reads a half-removed folder."""
     old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".old"))
     os.replace(folder, old / folder.name)
     shutil.rmtree(old)
 
 
 def require_output(out: Path) -> None:
-    """Raise `UserError` unless an evaluation can write to a folder, and replaces no run's files."""
+    """Raise `UserError` if an evaluation cannot write to a folder, or would replace other files."""
     target = Path(os.path.realpath(out))
     for folder in (target, *target.parents):
         subpath = target.relative_to(folder).parts
         if subpath[:1] in ((), (CHECKPOINTS,), ("logs",), ("wandb",)) and is_run(folder):
             path = folder if subpath else out
             raise UserError(
-                f"{out}: a training run lies here, and its files would be replaced; choose another "
+                f"{out}: is a training run, whose files would be replaced; choose another "
                 f"--out, such as {path / EVALUATION}"
             )
     if (out / "manifest.json").is_file():
         raise UserError(
-            f"{out}: a checkpoint or an index lies here; choose another --out, such as "
+            f"{out}: is a checkpoint or an index; choose another --out, such as "
             f"{out.parent / EVALUATION}"
         )
     for name in _REPORTS:
         _refuse_foreign(out / name, _SIGN)
-        # Markdown cannot be marked as ours: it is where it lies beside a marked file.
+        # Markdown has no mark: it is ours if a marked file is next to it.
         if not (out / name).exists():
             _refuse_foreign((out / name).with_suffix(".md"))
     require_writable(out, "folder")
 
 
 def require_output_file(out: Path, *signs: str, option: str = "--out") -> None:
-    """Raise `UserError` unless a file can be written, and is none of a user's or of a training run.
+    """Raise `UserError` if a file cannot be written, or is a user's or a training run's file.
 
-    What is there already must begin with a text that contains one of the `signs`, if any are given.
+    With `signs`, the beginning of an existing file must contain one of them.
     """
     if _OURS.fullmatch(out.name) and is_run(out.parent):
         raise UserError(
-            f"{out}: is a file of the training run that lies here; choose another {option}"
+            f"{out}: belongs to the training run in this folder; choose another {option}"
         )
     if signs:
         _refuse_foreign(out, *signs, option=option)

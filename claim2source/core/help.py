@@ -1,4 +1,4 @@
-"""Explain a program's keys: those that people need first, those of a group, or all."""
+"""Explain a program's keys: the common ones, those of a group, or all."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from claim2source.core.errors import UserError, did_you_mean
 from claim2source.core.program import program_command
 
-# Keys of a program that names no list: as many as are explained at once.
-MOST = 10
 ALL = "all"
 # Name of the keys without a group.
 GENERAL = "general"
@@ -18,7 +16,7 @@ WIDTH = 110
 
 
 def wanted_help(words: Sequence[str]) -> str | None:
-    """Return what help is asked about: "", "all" or a group; None if it is not asked for."""
+    """Return the topic of `--help`: "", "all" or a group; None without `--help`."""
     for word in words:
         if word in ("-h", _FLAG):
             return ""
@@ -36,9 +34,9 @@ def help_text(
 ) -> str:
     """Write the help of a program: its `first` keys and the names of the others, by group.
 
-    `keys` are the lines that explain each.
-    `wanted` is "all" or a group, whose keys are explained in place of the first ones. Without
-    `first` all are explained. Raises `UserError` for an unknown group.
+    `keys` maps each key to the lines that explain it. `wanted` is "all" or a group, whose keys
+    are explained instead of the first ones. Without `first`, all keys are explained. Raises
+    `UserError` for an unknown group.
     """
     command = program_command(program)
     lines = [f"usage: {command} [--config FILE ..] [--print_config] [--key value ..]", ""]
@@ -74,7 +72,7 @@ def _groups(keys: Iterable[str]) -> dict[str, list[str]]:
         group, dot, _ = key.partition(".")
         groups.setdefault(group if dot else GENERAL, []).append(key)
     for group, own in groups.items():
-        # A group that is a file's flag belongs to its keys.
+        # A group that has a flag of its own is listed with its keys.
         if group != GENERAL and group in groups[GENERAL]:
             groups[GENERAL].remove(group)
             own.insert(0, group)

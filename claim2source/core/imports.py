@@ -1,4 +1,4 @@
-"""Import the classes that a config names: installed modules, and those of PYTHONPATH, only."""
+"""Import the classes that a config names, only from installed modules and PYTHONPATH."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from claim2source.core.files import content_hash
 
 @contextmanager
 def chosen_paths() -> Iterator[None]:
-    """Import from no folder while the body runs that is searched only since we are in it.
+    """Remove the current folder from the import path while the body runs, unless it was chosen.
 
     `python -m`, `python -c` and an empty part of PYTHONPATH put the current folder before all
-    installed modules. It counts if PYTHONPATH names it, or if a package was installed
-    from it to be edited.
+    installed modules. It was chosen if PYTHONPATH names it, or if a package was installed from it
+    in editable mode.
     """
     before = list(sys.path)
     sys.path[:] = _chosen_folders(before)
@@ -39,7 +39,7 @@ def chosen_paths() -> Iterator[None]:
 def import_named(module: str) -> ModuleType:
     """Import a module that a config names, as `chosen_paths` allows.
 
-    Raises `ModuleNotFoundError`; if it lies in the current folder it says what to do.
+    Raises `ModuleNotFoundError`, with a remedy if the module is in the current folder.
     """
     with chosen_paths():
         try:
@@ -49,21 +49,21 @@ def import_named(module: str) -> ModuleType:
             lies_here = os.path.exists(own) or os.path.exists(f"{own}.py")
             if error.name != own or not lies_here:
                 raise
-    reason = f"{own!r} lies in the current folder, which is not searched; PYTHONPATH=. trusts it"
+    reason = f"{own!r} is in the current folder, which is not on the path; set PYTHONPATH=."
     raise ModuleNotFoundError(reason, name=own)
 
 
 def import_dataclass(key: str, name: str, method: str, allowed: str) -> type:
     """Import the dataclass with a `method` that a config names by its dotted path under `key`.
 
-    Raises `ConfigError` if there is none, with what is `allowed`.
+    Raises `ConfigError` with the values that are `allowed` if there is no such class.
     """
     try:
         kind = import_member(name)
     except ModuleNotFoundError as error:
         raise ConfigError(key, name, f"{allowed}: {error.msg}") from None
     except ImportError as error:
-        # A package that the class itself needs is another problem than a mistyped name.
+        # A missing dependency of the class is a different problem from a mistyped name.
         raise error.__cause__ or error from None
     if not (isinstance(kind, type) and is_dataclass(kind) and hasattr(kind, method)):
         raise ConfigError(key, name, f"{allowed}, with a method `{method}`")
@@ -71,7 +71,7 @@ def import_dataclass(key: str, name: str, method: str, allowed: str) -> type:
 
 
 def code_hash(kind: type) -> str:
-    """Hash the modules of a class and of its bases: results of other code are other results."""
+    """Hash the modules of a class and of its bases, since other code gives other results."""
     sources: list[str] = []
     for base in kind.__mro__:
         module = sys.modules[base.__module__]
@@ -91,10 +91,10 @@ def _is_python(module: ModuleType) -> bool:
 
 
 def import_member(path: str) -> object | None:
-    """Import what a config names by a dotted path; None if its module does not have it.
+    """Import the object that a config names by a dotted path; None if its module lacks it.
 
-    Raises `ModuleNotFoundError` if there is no such module. One that this module itself needs is
-    another problem: it is raised as an `ImportError` of the module.
+    Raises `ModuleNotFoundError` if there is no such module, and `ImportError` if a module that it
+    needs is missing.
     """
     module, _, name = path.rpartition(".")
     if not all(part.isidentifier() for part in path.split(".")):
@@ -109,9 +109,9 @@ def import_member(path: str) -> object | None:
 
 
 def find_source(module: str) -> Path | None:
-    """Find the Python file of a module that a config names; nothing is imported.
+    """Find the Python file of a module that a config names, without importing it.
 
-    None if there is none, or it is not a Python file: the module is built in or compiled.
+    None if there is no such module, or if it is built in or compiled.
     """
     folders: Sequence[str] | None = None
     spec = None
@@ -140,7 +140,7 @@ def _chosen_folders(paths: list[str]) -> list[str]:
     is_installed = False
     for part in paths:
         is_installed |= part in own
-        # What follows a folder of installed modules was added by one of its .pth files.
+        # Folders after a folder of installed modules were added by its .pth files.
         is_current = os.path.realpath(part or os.curdir) == current
         if not is_current or (is_installed and part):
             searched.append(part)

@@ -1,4 +1,4 @@
-"""Normalise languages: every look-up goes by the primary subtag of a tag (BCP 47, ISO 639)."""
+"""Normalise languages: every look-up uses the primary subtag of a tag (BCP 47, ISO 639)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from claim2source.core.errors import ConfigError
 
 Value = TypeVar("Value")
 _TAG = re.compile(r"[a-z]{2,3}(?:-[a-z0-9]{1,8})*")
-# Spared the look-up, and with it the import of langcodes.
+# These need no look-up, and so no import of langcodes.
 _USUAL = ("en", "de", "fr")
 
 
@@ -22,15 +22,15 @@ def language_tag(text: str) -> str:
 
 
 def is_language_tag(text: str) -> bool:
-    """Whether a text is formed as a language's tag, such as de, de-AT or ger."""
+    """Whether a text has the form of a language tag, such as de, de-AT or ger."""
     return _TAG.fullmatch(language_tag(text)) is not None
 
 
 @lru_cache(maxsize=4096)
 def primary_language(text: str) -> str:
-    """Return the primary subtag of a language, ISO 639-1 if it has such a code.
+    """Return the primary subtag of a language, its ISO 639-1 code if it has one.
 
-    A code that is not known is itself, in lower case.
+    An unknown code is returned in lower case.
 
     Example:
         >>> [primary_language(tag) for tag in ("de-AT", "DE", "ger", "fra", "iw", "cmn-Hans", "xx")]
@@ -44,10 +44,10 @@ def primary_language(text: str) -> str:
     language = langcodes.get(code).language or code
     if len(language) == 2:
         return language
-    # Tagalog's code tl stands for Filipino too, whose own code has three letters.
+    # Tagalog's code tl is used for Filipino too, whose own code has three letters.
     if len(code) == 2:
         return code
-    # A language without a code of two letters may belong to one that has it: Mandarin to Chinese.
+    # A language without a two-letter code may belong to one that has it: Mandarin to Chinese.
     macro = langcodes.get(langcodes.standardize_tag(language, macro=True)).language
     if macro and len(macro) == 2:
         return macro
@@ -67,7 +67,7 @@ def is_in_language(text: str, wanted: str) -> bool:
 
 
 def by_primary_language(values: Mapping[str, Value], key: str) -> dict[str, Value]:
-    """Key values of languages by the primary subtag. Raises `ConfigError` if two are of one."""
+    """Key values by their language's primary subtag. Raises `ConfigError` if two have the same."""
     primary: dict[str, Value] = {}
     for language, value in values.items():
         code = primary_language(language)

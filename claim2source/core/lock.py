@@ -1,4 +1,4 @@
-"""Lock a folder that one process works on, and say which process that is."""
+"""Lock a folder that one process works on, and identify that process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from claim2source.core.errors import UserError
 log = logging.getLogger(__name__)
 
 LOCK_FILE = ".claim2source-lock"
-# A living process touches its lock this often; one untouched for STALE seconds is no one's.
+# A running process touches its lock this often; a lock untouched for STALE seconds is stale.
 TOUCH = 30.0
 STALE = 120.0
 
@@ -49,24 +49,24 @@ class Holder:
 
 
 class FolderLock:
-    """Folder's lock until `release`; raise `UserError` if a living process has it.
+    """Lock of a folder until `release`; raises `UserError` if a running process has it.
 
-    The kernel drops a dead process's flock, so a number that another process got since is not
-    taken for it. If flock does not reach (another host, some network file systems), a lock
-    counts as taken while it is touched. A stale lock is taken over with a warning.
+    The kernel drops a dead process's flock, so a reused process number is not mistaken for it.
+    If flock does not work (another host, some network file systems), a lock is in use as long as
+    it is touched. A stale lock is taken over with a warning.
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOCK_FILE
         self._file = self._try_lock()
         self._stop = threading.Event()
-        # Daemon: it must not keep a program alive.
+        # A daemon thread, so that it does not keep a program alive.
         threading.Thread(target=self._touch, name="lock", daemon=True).start()
 
     def _try_lock(self) -> int:
         own = json.dumps({"host": socket.gethostname(), "pid": os.getpid()})
         while True:
-            # Neither a link nor a pipe, which somebody may have put there, is followed.
+            # Links and pipes, which somebody else may have made, are not followed.
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
             try:
                 file = os.open(self.path, flags, 0o666)
@@ -82,10 +82,10 @@ class FolderLock:
                 holder = Holder.read(os.read(file, 4096).decode("utf-8", "replace"))
                 if locked is False:
                     raise self._lock_error(holder or Holder())
-                if not self._is(file):  # released, and so removed, since it was opened
+                if not self._is(file):  # removed by `release` after it was opened
                     os.close(file)
                     continue
-                # Here a free flock says that the process is gone; elsewhere time has to tell.
+                # A free flock on this host means that the process is gone; else wait and see.
                 if holder is not None and (locked is None or holder.host != socket.gethostname()):
                     self._wait_until_stale(file, holder)
                 if holder is not None:
@@ -102,18 +102,18 @@ class FolderLock:
                 raise
 
     def _no_file(self) -> UserError:
-        return UserError(f"{self.path}: is another file, not a lock of this program; remove it")
+        return UserError(f"{self.path}: is not a lock of this program; remove it")
 
     def _lock_error(self, holder: Holder) -> UserError:
         return UserError(f"{self.path.parent}: in use by {holder}; wait for it, or stop it")
 
     def _wait_until_stale(self, file: int, holder: Holder) -> None:
         touched = os.fstat(file).st_mtime
-        # A lock that was touched in the future, before a clock was set back, is waited for as long.
+        # A lock with a time in the future (a clock was set back) gets the same wait.
         left = min(STALE, STALE - (_file_system_time(self.path.parent) - touched))
         if left > 0:
             log.warning(
-                "%s: locked by %s; waiting %.0f s at most to see whether it lives",
+                "%s: locked by %s; waiting at most %.0f s to see whether it is still running",
                 *(self.path.parent, holder, left),
             )
         end = time.monotonic() + left
@@ -134,7 +134,7 @@ class FolderLock:
                 os.utime(self._file)
 
     def release(self) -> None:
-        """Remove the lock; safe to call twice. It is found where its folder was moved to, too."""
+        """Remove the lock; safe to call twice. If its folder was moved, set `path` first."""
         if self._stop.is_set():
             return
         self._stop.set()
@@ -144,12 +144,12 @@ class FolderLock:
 
 
 def _flock(file: int) -> bool | None:
-    """Take the kernel's lock: False if another process has it, None if there is none."""
+    """Acquire the kernel's lock: False if another process has it, None if it is not supported."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # not every network file system has it
+    except OSError:  # some network file systems do not support it
         return None
     return True
 

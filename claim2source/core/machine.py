@@ -1,4 +1,4 @@
-"""Measure memory, and share the cores of this machine among its processes."""
+"""Measure memory, and divide the cores of this machine among its processes."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pathlib import Path
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
-# What a container may use, by the second and the first version of control groups.
+# A container's memory limit in versions 2 and 1 of control groups.
 _LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
-# Written to clear_refs it resets the highest resident size (proc(5)).
+# Writing it to clear_refs resets the peak resident size (proc(5)).
 _RESET_PEAK = "5"
-# The size from which a block has a mapping of its own (mallopt(3)).
+# Parameter of mallopt(3): the size from which a block gets its own mapping.
 _MMAP_THRESHOLD = -3
 
 
 def peak_memory(gpu: bool = True) -> int:
-    """Measure the most memory held since `reset_peak_memory`, or the process's start, in bytes.
+    """Measure the peak memory since `reset_peak_memory`, or since the process's start, in bytes.
 
-    GPU memory if one is used, unless `gpu` is false: for a stage that runs on the CPU.
+    GPU memory if a GPU is used, unless `gpu` is false, as for a stage that runs on the CPU.
     """
     if gpu and "torch" in sys.modules:
         import torch
@@ -42,9 +42,9 @@ def peak_memory(gpu: bool = True) -> int:
 
 
 def reset_peak_memory() -> None:
-    """Reset the peak, so that a stage does not show that of an earlier one.
+    """Reset the peak, so that a stage does not report the peak of an earlier one.
 
-    If the system does not allow it, the peak stays that of the entire process.
+    If the system does not allow it, the peak remains that of the entire process.
     """
     if "torch" in sys.modules:
         import torch
@@ -56,17 +56,17 @@ def reset_peak_memory() -> None:
 
 
 def release_memory() -> None:
-    """Return freed memory to the system, if the C library keeps it and has a call for that."""
+    """Return freed memory to the system, if the C library can do that."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextlib.contextmanager
 def return_large_blocks() -> Iterator[None]:
-    """Have the C library return freed blocks of 64 KiB or more at once, as far as it can be asked.
+    """Make the C library return freed blocks of 64 KiB or more at once, if it can.
 
-    Else they lie between others' blocks in each thread's memory, and are held back. A user's own
-    settings of the C library stay.
+    Otherwise they lie between other blocks in each thread's memory and are not returned. A user's
+    own settings of the C library are kept.
     """
     if {"MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"} & os.environ.keys():
         yield
@@ -75,7 +75,7 @@ def return_large_blocks() -> Iterator[None]:
     try:
         yield
     finally:
-        _map_from(2**25)  # as high as it goes by itself
+        _map_from(2**25)  # the highest value that the C library chooses itself
         release_memory()
 
 
@@ -85,7 +85,7 @@ def _map_from(size: int) -> None:
 
 
 def machine_memory() -> int:
-    """Read the bytes of memory that this machine, or this container, has."""
+    """Return the memory of this machine, or of this container, in bytes."""
     sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for path in _LIMITS:
         # "max" is not a number.
@@ -95,10 +95,10 @@ def machine_memory() -> int:
 
 
 def use_cores(processes: int, threads: int | None = None) -> int:
-    """Set torch's threads, by default the cores divided by `processes`; returns their number.
+    """Set torch's threads, by default the cores divided by `processes`; return their number.
 
     `accelerate launch` gives each process one thread unless a number is set; a number above 1 is
-    kept, and outside a launch nothing changes. `processes` counts those of this machine.
+    kept, and outside a launch nothing changes. `processes` is the number on this machine.
     """
     import torch
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 class NamedParts(ABC):
     """Base of a setting that is a list of objects, each written as `{NAME: {its settings}}`.
 
-    `known` are the classes that have a short name: `--help` explains their keys. A flag
+    `known` are the classes with a short name, whose keys `--help` explains. A flag
     `--KEY.NAME.SETTING` changes one object of the list, or adds it; NAME may be a dotted path.
     """
 
@@ -19,16 +19,16 @@ class NamedParts(ABC):
     @classmethod
     @abstractmethod
     def read(cls, key: str, value: object) -> Self:
-        """Make the objects of YAML's list. Raises `UserError`."""
+        """Make the objects from a YAML list. Raises `UserError`."""
 
     @classmethod
     @abstractmethod
     def changed(cls, listed: list[Any], changes: Mapping[str, Any]) -> list[Any]:
-        """Change objects of a list by their names; add those that it does not have."""
+        """Change the named objects of a list; add those that are missing."""
 
     @abstractmethod
     def as_plain(self) -> list[Any]:
-        """Return the list as it is written."""
+        """Return the list in the form of a config."""
 
 
 def parts_kind(hint: object) -> type[NamedParts] | None:
@@ -39,7 +39,7 @@ def parts_kind(hint: object) -> type[NamedParts] | None:
 
 
 def flag_path(key: str, hint: object) -> list[str]:
-    """Split a flag's key at its dots, but not the dotted path that names an object of a list.
+    """Split a flag's key at its dots, but keep the dotted path of an object in a list.
 
     `hint` is the type of the key's first part.
     """

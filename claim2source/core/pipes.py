@@ -1,4 +1,4 @@
-"""Run local programs on a text: in on standard input, out on standard output, without a shell."""
+"""Run a text through local programs, from standard input to standard output, without a shell."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from pathlib import Path
 from shutil import which
 from typing import IO
 
-# Bytes that are read or written at a time, and the most of an output.
+# Bytes that are read or written at a time, and the limit of an output.
 _PART, _MOST = 2**16, 2**22
-# Bytes of the messages that are kept, and characters of the line that is quoted.
+# Bytes of messages that are kept, and characters of a line that are quoted.
 _MESSAGES, _QUOTED = 4_096, 100
-# Seconds until the ended programs are gone.
+# Seconds to wait until killed programs are gone.
 _GONE = 5.0
 Command = tuple[str, ...]
 
 
 class ProgramError(Exception):
-    """Report why programs gave no text."""
+    """Report why programs returned no text."""
 
 
 class TimedOut(ProgramError):
-    """Report that programs took too long, and were ended."""
+    """Report that programs took too long and were killed."""
 
 
 def read_pipe(text: str) -> tuple[Command, ...]:
-    """Divide `first -a | second` into the words of each program, in quotes where one has spaces.
+    """Split `first -a | second` into the words of each program; quote a word that has spaces.
 
-    No shell reads them. Raises ValueError for a text that names no program.
+    No shell is involved. Raises ValueError if a program is missing.
     """
     lexer = shlex.shlex(text, posix=True, punctuation_chars="|")
     lexer.whitespace_split = True
@@ -59,9 +59,9 @@ def find_program(name: str) -> Path | None:
 
 
 def run_pipe(commands: Sequence[Command], text: str, seconds: float) -> str:
-    """Send a text through programs, and return what the last one writes.
+    """Send a text through programs, and return the output of the last one.
 
-    All are ended, with what they started, after `seconds`. Raises `ProgramError`.
+    After `seconds`, they and their child processes are killed. Raises `ProgramError`.
     """
     running: list[subprocess.Popen[bytes]] = []
     messages_out, messages_in = os.pipe()
@@ -90,7 +90,7 @@ def _start(
     if before:
         source = before[-1].stdout
     try:
-        # Each leads a session, so that it can be ended with all that it started.
+        # Each leads a session, so that it can be killed with its child processes.
         process = subprocess.Popen(
             command,
             stdin=source,
@@ -103,7 +103,7 @@ def _start(
         raise ProgramError(f"{command[0]}: {reason.lower()}") from None
     if before:
         assert before[-1].stdout is not None
-        before[-1].stdout.close()  # the next program's now
+        before[-1].stdout.close()  # the next program has it now
     return process
 
 
@@ -124,7 +124,7 @@ def _exchange(
             left = ends_at - time.monotonic()
             ready = selector.select(left) if left > 0 else []
             if not ready:
-                raise TimedOut(f"no answer within {seconds:g} s")
+                raise TimedOut(f"no output within {seconds:g} s")
             for key, _ in ready:
                 if key.fileobj is source:
                     text = _write(key.fd, text)
@@ -143,12 +143,12 @@ def _exchange(
         try:
             process.wait(max(0.1, ends_at - time.monotonic()))
         except subprocess.TimeoutExpired:
-            raise TimedOut(f"no end within {seconds:g} s") from None
+            raise TimedOut(f"still running after {seconds:g} s") from None
     return bytes(parts[output]), bytes(parts[messages])
 
 
 def _write(descriptor: int, text: bytes) -> bytes:
-    """Write a part of a text; return what is left, nothing if the program reads no more."""
+    """Write a part of a text; return the rest, or nothing if the program has stopped reading."""
     try:
         return text[os.write(descriptor, text[:_PART]) :]
     except BlockingIOError:
@@ -158,11 +158,11 @@ def _write(descriptor: int, text: bytes) -> bytes:
 
 
 def _require_success(process: subprocess.Popen[bytes], messages: bytes) -> None:
-    # Who reads no more of what comes before has not failed.
+    # It is not a failure if the next program stops reading early.
     if process.returncode in (0, -signal.SIGPIPE):
         return
     assert isinstance(process.args, tuple)
-    reason = f"{Path(process.args[0]).name} ended with code {process.returncode}"
+    reason = f"{Path(process.args[0]).name} exited with code {process.returncode}"
     lines = messages.decode("utf-8", "replace").split("\n")
     said = [line.strip() for line in lines if line.strip()]
     if said:
@@ -171,7 +171,7 @@ def _require_success(process: subprocess.Popen[bytes], messages: bytes) -> None:
 
 
 def _end(running: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End programs and what they started."""
+    """Kill programs and their child processes."""
     for process in running:
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Read words without an option, such as a post: they may stand anywhere among the options."""
+"""Read positional arguments, such as a post, which may be anywhere among the options."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 from claim2source.core.config import Option, config_options, is_cumulative
 
 _BOOLEANS = ("true", "false", "null")
-# What ends the options: every word after it is none.
+# Ends the options: every word after it is positional.
 _END = "--"
 
 
 def with_positionals(kind: Any, words: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Turn words that belong to no option into options: `demo` into `--source=demo`.
+    """Turn positional words into options: `demo` into `--source=demo`.
 
-    `kind` is the config's dataclass, whose options say how many words they take; those of its
-    `ONE_WORD` take one, and are repeated for more. What is left of such words belongs to the last
-    name, which refuses them.
+    `kind` is the config's dataclass, which defines how many words each option has; options in its
+    `ONE_WORD` have one and are repeated for more. Surplus words follow the last name, whose option
+    refuses them.
     """
     options = config_options(kind)
     one_word = getattr(kind, "ONE_WORD", ())
@@ -45,7 +45,7 @@ def with_positionals(kind: Any, words: Sequence[str], names: Sequence[str]) -> l
 
 
 def _word_count(options: Mapping[str, Option], word: str, following: str) -> float:
-    """Count the words that an option takes after it; `following` is the next one."""
+    """Return the number of words after an option that belong to it; `following` is the next."""
     key, equals, _ = word.removeprefix("--").partition("=")
     if is_cumulative(options, key):
         return float("inf")

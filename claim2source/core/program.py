@@ -1,4 +1,4 @@
-"""Name the programs as this process was started: as a file, as `claim2source`, or with `-m`."""
+"""Name programs in the way this process was started: a file, `claim2source`, or `-m`."""
 
 from __future__ import annotations
 

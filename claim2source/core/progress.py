@@ -1,6 +1,6 @@
-"""Show on stderr how far a long piece of work is: a bar on a terminal, else a line now and then.
+"""Show the progress of long work on stderr: a bar on a terminal, else a line now and then.
 
-Nothing of it goes to stdout, which is for results, and control characters are escaped.
+Nothing is written to stdout, which is for results, and control characters are escaped.
 """
 
 from __future__ import annotations
@@ -18,21 +18,20 @@ from claim2source.core.terminal import printable_line
 
 Item = TypeVar("Item")
 
-# Lines are printed at tenths of the work, but within QUIET seconds only once, and after LONGEST
-# seconds also between tenths.
+# A line is printed at each tenth of the work, but at most one in QUIET seconds, and at least one in
+# LONGEST seconds.
 PARTS = 10
 QUIET = 10.0
 LONGEST = 60.0
-# Seconds of waiting after which a line says for what.
+# Seconds after which a line explains what the program waits for.
 PATIENCE = 1.0
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """Count and show the items done; without a name nothing is shown.
+    """Count and show the finished items; without a name nothing is shown.
 
-    `quiet` is the least number of seconds between two lines, and before the first: what is done
-    sooner prints none. If `total` is not known, only the finished items are shown; else the time
-    that is left is estimated.
+    `quiet` is the least number of seconds between two lines and before the first one, so that
+    quick work prints none. If `total` is known, the time left is estimated.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class Progress(AbstractContextManager["Progress"]):
             _print_line(", ".join(filter(None, parts)))
 
     def part(self, share: int, total: int) -> Progress:
-        """Count `total` items of another kind as `share` of this work; `close` counts the rest."""
+        """Count `total` items of another kind as `share` of this work; `close` adds the rest."""
         return _Part(self, share, total)
 
     def _is_due(self) -> bool:
@@ -83,7 +82,7 @@ class Progress(AbstractContextManager["Progress"]):
         is_step = False
         if self.total is not None:
             is_step = self.count * PARTS // total > self._last * PARTS // total
-        is_first = self._last == self._start  # the first line comes soon
+        is_first = self._last == self._start  # the first line is printed early
         if is_step or is_first:
             return waited >= min(self.quiet, LONGEST)
         return waited >= LONGEST
@@ -146,7 +145,7 @@ def track(items: Iterable[Item], name: str, total: int) -> Iterator[Item]:
 def waiting(line: str) -> Iterator[None]:
     """Print a line on stderr once the body has taken longer than `PATIENCE`."""
     timer = Timer(PATIENCE, _print_line, [line])
-    timer.daemon = True  # no reason to stay where the program is stopped
+    timer.daemon = True  # does not keep a stopped program alive
     timer.start()
     try:
         yield
@@ -159,14 +158,14 @@ def _print_line(line: str) -> None:
 
 
 def quiet_libraries() -> None:
-    """Keep libraries from printing bars, tips and deprecations.
+    """Stop libraries from printing progress bars, tips and deprecation warnings.
 
-    What the user has set in the environment stays. On a terminal their bars stay.
+    A user's own environment variables are kept, and so are progress bars on a terminal.
     """
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
-        # It reads the environment only when it is imported.
+        # transformers reads the environment only at import.
         imported = sys.modules.get("transformers.utils.logging")
         if imported:
             imported.disable_progress_bar()

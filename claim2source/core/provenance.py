@@ -14,7 +14,7 @@ from pathlib import Path
 from claim2source.core.machine import machine_memory
 from claim2source.core.report import Hardware
 
-# Only where the package runs from a checkout.
+# Only if the package runs from a checkout.
 _CHECKOUT = Path(__file__).resolve().parents[2]
 
 _PACKAGES = (
@@ -25,7 +25,7 @@ _PACKAGES = (
 
 @cache
 def version(name: str) -> str:
-    """Return the installed version of a package, read once a process: its file takes 20 ms.
+    """Return the installed version of a package, read once per process because that takes 20 ms.
 
     Raises `PackageNotFoundError` if it is not installed.
     """
@@ -33,7 +33,7 @@ def version(name: str) -> str:
 
 
 def git_state() -> str | None:
-    """Return the commit of the running checkout, "+changes" if modified; None outside one."""
+    """Return the checkout's commit, with "+changes" if it is modified; None outside a checkout."""
     if not (_CHECKOUT / ".git").exists():
         return None
     try:
@@ -63,7 +63,7 @@ def versions() -> dict[str, str]:
 
 
 def hardware() -> Hardware:
-    """Name processor, memory and, where torch runs on them, GPUs; never the machine."""
+    """Describe processor, memory and the GPUs that torch can use; never the machine's name."""
     gpus: tuple[str, ...] = ()
     if "torch" in sys.modules:
         import torch

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     import pandas
 
 Table = Union["pandas.DataFrame", "datasets.Dataset", Sequence[Mapping[str, object]], Sequence[str]]
-# What a caller is told who passes something else.
-DATASET_WANTED = "a Dataset, such as load(..) gives"
+# The wording of the error about any other argument.
+DATASET_WANTED = "a Dataset, such as load(..) returns"
 _WORDS = re.compile(r"\w+").findall
-# Signs that NFKC would write as letters of the word before them.
+# Signs that NFKC would turn into letters of the word before them.
 _SIGNS = str.maketrans("\u2122\u2120", "  ")
 
 
 def nfkc(text: str) -> str:
-    """Write equal texts in one way: accents, ligatures, subscripts, full-width letters (NFKC).
+    """Normalise accents, ligatures, subscripts, full-width letters (NFKC); blank trademark signs.
 
-    ASCII stays as it is.
+    ASCII is unchanged.
 
     Example:
         >>> nfkc("CO\u2082, \ufb01brosis and Vaxil\u2122")
@@ -41,13 +41,12 @@ def nfkc(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Post that means a paper without naming it.
+    """Post that refers to a paper without naming it.
 
     `lang` is its language's primary subtag (ISO 639-1: de for de-AT, DE and ger), `tag` the
-    language as the data name it, `translation` its English translation, `golds` the ids of the
-    sources it means (empty if unknown), `candidates` the ids a stage may choose from (None:
-    the whole pool), `excluded` ids that are never ranked for it: the claim itself, if the pool
-    has it.
+    language as spelled in the data, `translation` its English translation, `golds` the ids of its
+    sources (empty if unknown), `candidates` the ids that may be ranked (None: the entire pool),
+    and `excluded` ids that are never ranked for it, such as the claim's own.
 
     Example:
         >>> import claim2source as c2s
@@ -77,18 +76,18 @@ class Claim:
         return one_line(self, **{name: getattr(self, name) for name in names})
 
 
-# A text that an integer is written as: "007" and "+7" are none.
+# An integer in canonical form: "007" and "+7" are not.
 _CANONICAL_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,4299}")
 
 
 def is_integer_text(text: str) -> bool:
-    """Whether a text is an integer as Python writes it, in ASCII digits."""
+    """Whether a text is an integer in the form that Python prints, in ASCII digits."""
     return _CANONICAL_INTEGER.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Document that a claim may mean: a paper, an article, a post of an authority.
+    """Document that a claim may refer to: a paper, an article, a post by an authority.
 
     Example:
         >>> import claim2source as c2s
@@ -111,7 +110,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Qrels:
-    """Judgements of relevance: claim id -> source id -> grade (above 0 is relevant).
+    """Relevance judgements: claim id -> source id -> grade (above 0 is relevant).
 
     Example:
         >>> import claim2source as c2s
@@ -145,7 +144,7 @@ class Qrels:
 
     @property
     def claim_ids(self) -> tuple[str, ...]:
-        """List the ids of the judged claims, in file order."""
+        """Ids of the judged claims, in file order."""
         return tuple(self.grades)
 
     def __len__(self) -> int:
@@ -156,9 +155,9 @@ class Qrels:
 class Dataset:
     """Claims, sources and judgements of one split.
 
-    `notes` say what a lenient loading left out or changed. `numeric_ids` are the sources whose id
-    was a number, not a text, in the files that the data set was made of (None if that is not
-    known): a lab's submission writes it as a number. No ranking depends on it.
+    `notes` list what a lenient loader skipped or changed. `numeric_ids` are the sources whose id
+    was a number, not a text, in the original files (None if unknown): a submission to the lab
+    writes it as a number again. Rankings do not depend on it.
 
     Example:
         >>> import claim2source as c2s
@@ -198,7 +197,7 @@ class Dataset:
         columns: Mapping[str, str] | None = None,
         lenient: bool = False,
     ) -> Dataset:
-        """Make a data set of tables, as `load(papers=.., posts=.., pairs=..)` does."""
+        """Make a data set from tables, as `load(papers=.., posts=.., pairs=..)` does."""
         from claim2source import load
 
         return load(
@@ -217,17 +216,17 @@ class Dataset:
 
     @property
     def golds(self) -> frozenset[str]:
-        """Collect every source that is gold for a claim of this split."""
+        """All sources that are gold for a claim of this split."""
         return frozenset(gold for claim in self.claims for gold in claim.golds)
 
     def with_claims(self, claims: Iterable[Claim], split: str | None = None) -> Dataset:
-        """Keep the pool, and only these claims and their judgements."""
+        """Return a copy with the same pool, but only these claims and their judgements."""
         selected = tuple(claims)
         qrels = self.qrels.restricted(claim.id for claim in selected)
         return replace(self, claims=selected, qrels=qrels, split=split or self.split)
 
     def in_languages(self, languages: Iterable[str]) -> Dataset:
-        """Keep the claims in these languages: all German ones in `de`, de-AT's alone in `de-AT`."""
+        """Keep the claims in these languages: `de` keeps all German ones, `de-AT` only its own."""
         wanted = [languages] if isinstance(languages, str) else list(languages)
         kept: list[Claim] = []
         for claim in self.claims:
@@ -239,7 +238,7 @@ class Dataset:
     def twins(self) -> Mapping[str, str]:
         """Map sources to the first one with the same title and abstract, if there are several.
 
-        Case, punctuation and Unicode form aside.
+        Case, punctuation and Unicode form are ignored.
         """
         first: dict[str, str] = {}
         first_of: dict[str, str] = {}
@@ -256,10 +255,10 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of every claim, source and judgement: the data hash of a manifest."""
+        """Hash of all claims, sources and judgements: the data hash of a manifest."""
         claims = [asdict(claim) for claim in self.claims]
         for claim in claims:
-            del claim["excluded"]  # it follows from the ids
+            del claim["excluded"]  # implied by the ids
             claim["lang"] = claim.pop("tag")
         sources = [asdict(source) for source in self.sources]
         qrels = {claim: dict(grades) for claim, grades in self.qrels.grades.items()}

@@ -1,4 +1,4 @@
-"""Evaluation's results: systems, scores, intervals, tests, costs, provenance."""
+"""Results of an evaluation: systems, scores, intervals, tests, costs, provenance."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from claim2source.core.validate import Strict, read_json, validated
 VERSION = 3
 FILE = "report.json"
 MACRO = "macro"
-# The lab's metric: settings are chosen, and systems tested, by it.
+# The lab's metric, by which settings are chosen and systems are tested.
 MAIN_METRIC = "mrr@5"
 # Language, or `macro`, -> metric -> mean; "queries" is the number of claims.
 Table = Mapping[str, Mapping[str, int | float]]
-Settings = Mapping[str, Any]  # JSON values: a system's or a choice's settings, for a reader
+Settings = Mapping[str, Any]  # settings of a system or a choice as JSON values, for display
 # How settings are chosen: see `Choice`.
 Rule = Literal["one_se", "best"]
-TWINS = "Sources of the same title and abstract under another id (twins), which tie with a gold:"
+TWINS = "Sources with a gold's title and abstract under another id (twins), which tie with it:"
 
 
 @dataclass(frozen=True)
 class StageReport:
-    """Describe one stage of a system: its cost and its failures, reason -> claims.
+    """One stage of a system with its cost and its failures (reason -> number of claims).
 
-    `settings` are all that it ranks by: a language model's `llm` with its decoding, and prompts
-    with name, version and hash.
+    `settings` are all that its ranking depends on, such as a language model's `llm` with its
+    decoding, and prompts with name, version and hash.
     """
 
     name: str
@@ -50,7 +50,7 @@ class StageReport:
 
 @dataclass(frozen=True)
 class Trial:
-    """Record one setting that was tried: its score, and its scores by language if kept."""
+    """One setting that was tried, with its score, and its scores by language if available."""
 
     settings: Settings
     score: float
@@ -61,14 +61,14 @@ class Trial:
 
 @dataclass(frozen=True)
 class Choice:
-    """Record settings chosen by `metric` on `claims` claims of a split that is not reported.
+    """Settings chosen by `metric` on `claims` claims of a split that is not reported.
 
-    `score` is the macro average; if `seen_share` is a number, each language's score is that
-    share of its mean over claims of seen papers, and the rest of that over the others. `rule`
-    is how it was chosen: of the settings that are within one standard error of the best, the
-    one nearest to the default (`one_se`), or the best. `best` and `best_score` are the best
-    setting's, `error` is the standard error, by paper, of its difference from the chosen one, and
-    `reason` (JSON: `why`) explains that the best was not taken. `compared` settings were.
+    `score` is the macro average; if `seen_share` is a number, each language's score is a weighted
+    mean: `seen_share` for claims of seen papers, the rest for the others. `rule` is the rule of
+    choice: the best setting, or the one nearest to the default among those within one standard
+    error of the best (`one_se`). `best` and `best_score` describe the best setting, `error` is the
+    standard error, by paper, of its difference from the chosen one, and `reason` (JSON: `why`)
+    explains why the best was not chosen. `compared` is the number of settings.
     """
 
     what: str
@@ -108,11 +108,11 @@ class Intervals:
 
 @dataclass(frozen=True)
 class Twins:
-    """Count ties between golds and sources of the same text under another id.
+    """Counts of ties between golds and sources with the same text under another id (twins).
 
-    Of all `golds` of the claims, `of_golds` have such a twin, `ties` are ranked with one at the
-    same score, and for `lost` claims a twin of their gold is first in its place. `as_one` is MRR@5
-    by language and `macro` if a gold and its twins counted as one source.
+    Of all `golds` of the claims, `of_golds` have a twin, `ties` have the same score as one, and
+    for `lost` claims a twin is ranked first instead of the gold. `as_one` is MRR@5 by language and
+    `macro` if a gold and its twins are treated as one source.
     """
 
     golds: int
@@ -124,10 +124,10 @@ class Twins:
 
 @dataclass(frozen=True)
 class PublishedScore:
-    """Published cell next to our score, both in the paper's unit.
+    """Published score next to ours, both in the paper's unit.
 
-    `unreliable` gives the reasons to doubt the published number, `inside` whether it lies within
-    our interval (`low`, `high`); if ours is over other claims there is no difference.
+    `unreliable` lists the reasons to doubt the published number; `inside` is whether it is within
+    our interval (`low`, `high`). There is no difference if ours was computed on other claims.
     """
 
     table: str
@@ -146,9 +146,9 @@ class PublishedScore:
 
 @dataclass(frozen=True)
 class Place:
-    """Place of a score on a leaderboard: from `best` to `worst`, as far as it is known.
+    """Rank of a score on a leaderboard: between `best` and `worst`, if not known exactly.
 
-    `lead` is over the next score if it is the first, else negative, behind the best.
+    `lead` is the lead over the next score at rank 1, else the (negative) distance to the best.
     """
 
     board: str
@@ -166,18 +166,16 @@ class Place:
 
 @dataclass(frozen=True)
 class SystemReport(Strict):
-    """Describe a row: one system over one claim form, all of it or up to one of its stages.
+    """A row: one system with one claim form, with all of its stages or up to one of them.
 
-    `model` is the name that published tables know it by (`bm25`, a model's name, `hybrid:NAME`;
-    `bm25-tuned` and `tuned-hybrid:NAME` if settings were chosen); `system` is its name whatever
-    the claim form, `stage` the last stage that the row has, "" for all of them; `parts` are the
-    systems it fuses; `val` are the scores on val and its parts that
-    a checkpoint's manifest states; `slices` are scores of a part of the claims,
-    such as those with a gold seen in training; `simulated` says that a made-up server had a part in
-    it, so that it is compared with nothing; `runs` is the folder of its TREC runs, relative to
-    the report's; `key` identifies all that made it; `twins` is there where golds have a source of
-    the same text; `published` are the papers' cells next to its scores, `places` those
-    on a lab's leaderboard.
+    `model` is its name in published tables (`bm25`, a model's name, `hybrid:NAME`; `bm25-tuned`
+    and `tuned-hybrid:NAME` if settings were chosen); `system` is its name without the claim form,
+    `stage` the row's last stage ("" for all stages); `parts` are the systems that it fuses; `val`
+    are the scores on val and its parts from a checkpoint's manifest; `slices` are scores of a part
+    of the claims, such as those with a gold seen in training; `simulated` marks a row that used a
+    made-up server and is not compared with others; `runs` is the folder of its TREC runs, relative
+    to the report's; `key` identifies everything that it depends on; `twins` is set if golds have
+    twins; `published` are papers' scores next to its own, `places` its ranks on leaderboards.
     """
 
     name: str
@@ -236,11 +234,11 @@ class SystemReport(Strict):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Compare one system with its baseline on one metric.
+    """Comparison of one system with its baseline on one metric.
 
-    `low` and `high` bound the difference (95 %, by gold paper); `p` is the paired randomisation
-    test's, `p_holm` the same after Holm within the family, `t_p` the cluster-robust t-test's
-    and `t_p_holm` that after Holm; `t` and these are None if the differences have no spread.
+    `low` and `high` bound the difference (95 %, by gold paper). `p` is the p-value of the paired
+    randomisation test, `p_holm` after Holm's correction within the family; `t_p` and `t_p_holm`
+    are those of the cluster-robust t-test, None like `t` if the differences have no spread.
     `wins`, `ties` and `losses` count claims.
     """
 
@@ -264,10 +262,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class FamilyResult:
-    """Comparisons of one declared family of tests, and how they were made.
+    """Comparisons of one declared family of tests, with the settings of the tests.
 
-    `average` is `macro`, `micro` or a language; `repeats` the permutations used, `draws` the
-    bootstrap's, both by `seed`; `least_p` the smallest p-value that these claims can give.
+    `average` is `macro`, `micro` or a language; `repeats` is the number of permutations, `draws`
+    that of bootstrap samples, both from `seed`; `least_p` is the smallest possible p-value.
     """
 
     family: str
@@ -284,7 +282,7 @@ class FamilyResult:
 
 @dataclass(frozen=True)
 class NotRun:
-    """Name a system and claim form that did not run, with the reason and a remedy."""
+    """A system and claim form that did not run, with the reason and a remedy."""
 
     system: str
     claims: str
@@ -294,10 +292,10 @@ class NotRun:
 
 @dataclass(frozen=True)
 class Epoch:
-    """Record the scores on val after an epoch and its mean loss; epoch 0 is before training.
+    """Scores on val after an epoch, and the epoch's mean loss; epoch 0 is before training.
 
-    `parts` are the scores of val's claims of `seen` papers, which stay in train, and of `unseen`
-    ones; `score` is the one to choose by, and `claims` are the reciprocal ranks by claim (in
+    `parts` are the scores of val's claims with `seen` papers, which stay in train, and with
+    `unseen` ones; `score` decides the choice, and `claims` are the reciprocal ranks by claim (in
     `run.json` only).
     """
 
@@ -311,12 +309,12 @@ class Epoch:
 
 @dataclass(frozen=True)
 class TrainingReport:
-    """Describe a training run and its choice on val.
+    """A training run and its choice on val.
 
-    `chosen_checkpoint` is relative to the run's folder; `choice` says how base and epochs compared,
-    without their scores by language; `skipped_steps` counts the optimizer steps that were not
-    taken, since their loss or gradient was not finite; `settings` are the run's, without what is of
-    one machine.
+    `chosen_checkpoint` is relative to the run's folder; `choice` compares base and epochs, without
+    their scores by language; `skipped_steps` counts the optimizer steps that were skipped because
+    their loss or gradient was not finite; `settings` are the run's, without those that depend on
+    the machine.
     """
 
     history: tuple[Epoch, ...] = field(repr=False)
@@ -330,7 +328,7 @@ class TrainingReport:
 
 @dataclass(frozen=True)
 class Hardware:
-    """State a report's machine: processor, its cores, memory in bytes, GPUs by name."""
+    """Machine of a report: processor, cores, memory in bytes, names of the GPUs."""
 
     cpu: str
     cores: int
@@ -340,10 +338,10 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Provenance:
-    """State a report's origin: program, versions, git state, hardware, and hashes of the data.
+    """Origin of a report: program, versions, git state, hardware, and hashes of the data.
 
     `data` maps a split to the hash of its claims, sources and golds. Prompts with versions,
-    decoding, seeds and costs are each row's own: they are in its stages, intervals and tests.
+    decoding, seeds and costs belong to a row: see its stages, intervals and tests.
     """
 
     program: str = ""
@@ -358,8 +356,8 @@ class Report(Strict):
     """Results of one evaluation.
 
     `languages` and `macro` are the scores of the main system: the one that a training run chose,
-    or the only one. `systems` are in the order of the tables. `headline` are scores shown at
-    the top of `report.json` under their own names.
+    or the only one. `systems` are in the order of the tables. `headline` are scores at the top
+    level of `report.json`.
 
     Example:
         >>> import tempfile
@@ -431,7 +429,7 @@ class Report(Strict):
 
     @property
     def twins_table(self) -> TextTable | None:
-        """Tabulate each system's ties with sources of a gold's text; None if there are none."""
+        """Tabulate each system's ties between golds and their twins; None if there are none."""
         columns = ["system", "golds", "with a twin", "tied", "first rank lost to a twin"]
         columns += [f"{MAIN_METRIC} macro", "twins as one"]
         rows: list[list[Cell]] = [
@@ -464,7 +462,7 @@ class Report(Strict):
         return [f"{self.dataset}, {self.split}", scores, *self.notes, *twins_parts]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form, without a system's empty fields; null for what is not finite."""
+        """Return the JSON form without a system's empty fields; infinity and NaN become null."""
         values = asdict(self)
         choices = [choice for system in values["systems"].values() for choice in system["choices"]]
         if self.training is not None and self.training.choice is not None:
@@ -487,8 +485,8 @@ class Report(Strict):
     def read(cls, folder: str | Path) -> Report:
         """Read a folder's `report.json`, or a report under another name that ends in `.json`.
 
-        Raises `InputError` naming the field if there is none, if it is of another version, or
-        where anything in it is missing, unknown or of another type.
+        Raises `InputError` if there is none or it has another version, or with the field that is
+        missing, unknown or of another type.
         """
         require_path(folder, "folder")
         path = Path(folder)
@@ -498,14 +496,14 @@ class Report(Strict):
             raise InputError(path, reason="is not a JSON object")
         version = raw.get("version")
         if version != VERSION:
-            older = "none: no report, or one of version 0.1.0; evaluate again to compare"
+            older = "missing: not a report, or one of version 0.1.0; evaluate again to compare"
             cause = older if version is None else f"{version!r}; this version reads {VERSION}"
             raise InputError(path, field="version", reason=cause)
         _upgrade(raw)
         headline = raw.get("headline", [])
         if isinstance(headline, list) and all(isinstance(n, str) and n in raw for n in headline):
             raw["headline"] = {name: raw.pop(name) for name in headline}
-        # As JSON, where a list may stand for a tuple.
+        # Validated as JSON, because a JSON list is accepted as a tuple.
         report = validated(Report, json.dumps(raw), path)
         for key, value, allowed in out_of_range(raw):
             raise InputError(
@@ -527,7 +525,7 @@ class Report(Strict):
 
 
 def _upgrade(raw: dict[str, Any]) -> None:
-    """Move what a merge chose from the report to its system; drop approximate indexes."""
+    """Move a merge's choices from the report to its system; drop approximate indexes."""
     systems = raw.get("systems")
     systems = systems if isinstance(systems, dict) else {}
     for system in systems.values():
@@ -539,11 +537,11 @@ def _upgrade(raw: dict[str, Any]) -> None:
 
 
 def location_error(text: str) -> str | None:
-    """Explain why a text names no place within its folder, here or on Windows; None if it does."""
+    """Return the reason why a path is unsafe within its folder, also on Windows; None if safe."""
     windows = PureWindowsPath(text)
     absolute = text.startswith(("/", "\\")) or bool(windows.drive)
     if absolute or any(sign in text for sign in "\0\r\n") or ".." in windows.parts:
-        return "is not a place within the report's folder"
+        return "is not a path within the report's folder"
     return None
 
 

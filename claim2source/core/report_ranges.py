@@ -1,4 +1,4 @@
-"""Check that a report's numbers are of their kind: shares, counts, p-values, intervals."""
+"""Check that a report's numbers are in range: shares, counts, p-values, intervals."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 _ROUNDING = 1e-9
-_AT = "\0"  # between the parts of a place: names may hold dots
+_AT = "\0"  # separates the parts of a field, since names may contain dots
 _NAME = f"[^{_AT}]+"
 
 
 class Fault(NamedTuple):
-    """Name a number that nothing could have measured: its place, and what is allowed there."""
+    """An impossible number: its field, its value and the allowed values."""
 
     field: str
     value: float
@@ -27,14 +27,14 @@ class _Kind(NamedTuple):
 
 
 def _places(*lines: str) -> re.Pattern[str]:
-    """Compile dotted places, in which * is any name."""
+    """Compile dotted fields, in which * is any name."""
     patterns = [line.replace(".", _AT).replace("*", _NAME) for line in lines]
     return re.compile("|".join(patterns))
 
 
 _SYSTEM = "systems.*."
 _TEST = "tests.*."
-# A place is of the first kind that it matches.
+# The first kind that matches a field applies.
 _KINDS = (
     _Kind(
         _places(
@@ -69,7 +69,7 @@ _COMPARISON = _places(f"{_TEST}comparisons.*")
 
 
 def out_of_range(values: object, place: str = "") -> Iterator[Fault]:
-    """Yield the numbers of a report's JSON values that nothing could have measured."""
+    """Yield the impossible numbers among a report's JSON values."""
     if isinstance(values, int | float) and not isinstance(values, bool):
         kind = next((kind for kind in _KINDS if kind.places.fullmatch(place)), None)
         if kind and not kind.low - _ROUNDING <= values <= kind.high + _ROUNDING:
@@ -82,13 +82,13 @@ def out_of_range(values: object, place: str = "") -> Iterator[Fault]:
         items = [*enumerate(values)]
     ends = _ends(values, place)
     if ends is not None and ends[0] > ends[1] + _ROUNDING:
-        yield Fault(place.replace(_AT, "."), ends[0], f"a lower end, at most {ends[1]!r}")
+        yield Fault(place.replace(_AT, "."), ends[0], f"a lower bound, at most {ends[1]!r}")
     for name, value in items:
         yield from out_of_range(value, f"{place}{_AT}{name}" if place else str(name))
 
 
 def _ends(values: object, place: str) -> Sequence[float] | None:
-    """Return the lower and the upper end of an interval; None of anything else."""
+    """Return the lower and the upper bound of an interval; None for anything else."""
     if isinstance(values, Mapping) and _COMPARISON.fullmatch(place):
         return values["low"], values["high"]
     if isinstance(values, list | tuple) and _INTERVAL.fullmatch(place):

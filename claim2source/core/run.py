@@ -22,13 +22,12 @@ Pool = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Rank sources for claims, in trec_eval's order: float32 score, then id, descending.
+    """Ranked sources of claims, in trec_eval's order: float32 score, then id, descending.
 
     Columns: `claim_ids` [n], `offsets` [n + 1] into the rows of each claim, `codes` [rows]
-    into `vocabulary` (sorted distinct source ids) and `scores` [rows] float32. A claim for
-    which nothing was found has an empty range. `pool` has the candidates of the claims
-    that may not choose from all sources. Build one with a `from_...` method, which sorts and
-    checks.
+    into `vocabulary` (sorted distinct source ids) and `scores` [rows] float32. A claim without
+    results has an empty range. `pool` has the candidates of the claims that are not ranked over
+    all sources. Build a run with a `from_...` method, which sorts and checks.
 
     Example:
         >>> import claim2source as c2s
@@ -56,7 +55,7 @@ class Run:
         scores: np.ndarray,
         pool: Pool | None,
     ) -> Run:
-        # +0.0 turns -0.0 into 0.0: they are one score and must tie.
+        # +0.0 turns -0.0 into 0.0: they are equal and must tie.
         scores = scores.astype(np.float32) + np.float32(0.0)
         is_unknown = np.isnan(scores)
         if is_unknown.any():
@@ -80,9 +79,9 @@ class Run:
         return cls(tuple(claim_ids), offsets, codes.astype(np.int32), vocabulary, scores, pool)
 
     def without_themselves(self, qrels: Qrels) -> tuple[Run, int]:
-        """Remove sources that have their claim's id and are not a gold of it, and count them.
+        """Remove sources that have their claim's id and are not its gold, and count them.
 
-        BEIR's rule: such a source is the claim itself.
+        This is BEIR's rule: such a source is the claim itself.
         """
         ids = np.array(self.claim_ids, dtype=object)
         positions = np.searchsorted(self.vocabulary, ids).tolist()
@@ -155,7 +154,7 @@ class Run:
         Raises ValueError on a claim id that repeats, or a score that is not a number.
         """
         if len(set(claim_ids)) != len(claim_ids):
-            raise ValueError("a claim id repeats")
+            raise ValueError("a claim id is repeated")
         is_known = codes >= 0
         numbers = np.arange(len(claim_ids))[:, None]
         rows = np.broadcast_to(numbers, codes.shape)[is_known]
@@ -200,7 +199,7 @@ class Run:
         return len(self.scores)
 
     def rows(self, claim_id: str) -> slice:
-        """Locate the rows of a claim; an empty slice for a claim the run does not know."""
+        """Return the rows of a claim; an empty slice for an unknown claim."""
         number = self._numbers.get(claim_id)
         if number is None:
             return slice(0, 0)
@@ -211,7 +210,7 @@ class Run:
         return {claim: i for i, claim in enumerate(self.claim_ids)}
 
     def sources(self, claim_id: str, k: int | None = None) -> list[str]:
-        """List the ids of a claim's first `k` sources, best first."""
+        """Return the ids of a claim's first `k` sources, best first."""
         rows = self.rows(claim_id)
         limit = None
         if k is not None:
@@ -278,9 +277,9 @@ class Run:
         return Run(tuple(ids), offsets, codes, self.vocabulary, scores, self.pool)
 
     def rescored(self) -> Run:
-        """Replace the scores by strictly decreasing integers, which leaves no ties.
+        """Replace the scores by strictly decreasing integers, so that there are no ties.
 
-        Libraries break ties by rules of their own.
+        Other libraries break ties differently.
         """
         longest = int(np.diff(self.offsets).max(initial=0))
         scores = (longest + 1 - self.ranks()).astype(np.float32)
@@ -289,7 +288,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Name a claim (or pair) that a stage failed on, and the reason."""
+    """A claim (or pair) on which a stage failed, and the reason."""
 
     claim_id: str
     reason: str
@@ -297,10 +296,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Count a stage's cost: wall seconds, items done, peak memory in bytes, tokens read.
+    """Cost of a stage: wall seconds, number of items, peak memory in bytes, input tokens.
 
-    `reused` texts had a vector in the store: encoding them is not in the seconds and tokens.
-    `joules` are this machine's, None if it does not report them.
+    `reused` texts had a vector in the store, so seconds and tokens exclude their encoding.
+    `joules` is the energy of this machine, None if it does not report it.
     """
 
     seconds: float = 0.0
@@ -321,12 +320,12 @@ class Cost:
         )
 
     def over_same(self, other: Cost) -> Cost:
-        """Add the cost of a part that did the same items, without counting the items twice."""
+        """Add the cost of a part that processed the same items, which are counted once."""
         return replace(self + other, items=max(self.items, other.items))
 
 
 def _joules(*costs: Cost) -> float | None:
-    """Add up the energy of parts; None if that of a part that took time is not known."""
+    """Add up the energy of parts; None if it is unknown for a part that took time."""
     parts = [cost.joules for cost in costs if cost.seconds or cost.joules is not None]
     total = 0.0
     for joules in parts:
@@ -338,10 +337,10 @@ def _joules(*costs: Cost) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """Count a language model's replies by what their requests said about thinking.
+    """Count a language model's replies with reasoning, by the thinking setting of their requests.
 
-    `wanted` is the config's setting, `sent` what the requests held of it, such as
-    `enable_thinking=false`, or `nothing`. Of the `replies` so many `reasoned`.
+    `wanted` is the config's setting, `sent` is what the requests contained, such as
+    `enable_thinking=false`, or `nothing`. Of all `replies`, `reasoned` contain reasoning.
     """
 
     model: str
@@ -352,19 +351,19 @@ class Thinking:
 
     @property
     def note(self) -> str:
-        """Say that replies reasoned although thinking was off, or none although it was on."""
+        """Warning if replies reason although thinking is off, or none does although it is on."""
         if self.wanted is False and self.reasoned:
             state = "although thinking is off"
         elif self.wanted is True and self.replies and not self.reasoned:
             state = "although thinking is on"
         else:
             return ""
-        some = f"{self.reasoned} of {self.replies} replies hold reasoning"
+        some = f"{self.reasoned} of {self.replies} replies contain reasoning"
         return f"{self.model}: {some} {state} (sent: {self.sent})"
 
 
 def merged_thinking(counts: Iterable[Thinking]) -> tuple[Thinking, ...]:
-    """Add up counts of the same model, setting and sent words."""
+    """Add up the counts with the same model, setting and sent value."""
     merged: dict[tuple[str, bool | None, str], Thinking] = {}
     for count in counts:
         key = count.model, count.wanted, count.sent
@@ -377,12 +376,12 @@ def merged_thinking(counts: Iterable[Thinking]) -> tuple[Thinking, ...]:
 
 @dataclass(frozen=True)
 class Result:
-    """Stage's run, notes by claim, failures and cost.
+    """A stage's run, notes by claim, failures and cost.
 
-    `stored`: the run was read from the store, and the cost is what it took to make. `details` are
-    a verifier's numbers by claim, such as `asks`, `tokens` and `none`. `settings` are those of the
-    stage, for a report; `parts` the named results that were fused or joined; `thinking` says what
-    language models were sent.
+    `stored`: whether the run comes from the store; the cost is that of its first computation.
+    `details` are a verifier's numbers by claim, such as `asks`, `tokens` and `none`. `settings`
+    are those of the stage, for a report; `parts` are the named results that were fused or joined;
+    `thinking` records the thinking settings that language models were sent.
 
     Example:
         >>> import claim2source as c2s

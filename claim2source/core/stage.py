@@ -1,8 +1,7 @@
 """Define the protocols of a pipeline: retriever, index, and stages that change a ranking.
 
-A retriever turns sources into an index; the index ranks its sources for claims; a stage takes
-that ranking and gives another one. Any class with these methods fits: there is nothing to
-inherit from and nothing to register.
+A retriever turns sources into an index; the index ranks its sources for claims; a stage turns that
+ranking into another one. Any class with these methods works, without a base class or a registry.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _SOURCES_WANTED = "a list of Sources, such as load(..).sources or [Source(id, ti
 
 
 def as_claims(claims: Claims) -> Sequence[Claim]:
-    """Turn plain strings into claims with the ids "0", "1", ..; claims stay as they are.
+    """Turn plain strings into claims with the ids "0", "1", ..; return claims unchanged.
 
     Raises `InputError` for anything else.
     """
@@ -32,27 +31,27 @@ def as_claims(claims: Claims) -> Sequence[Claim]:
 
 
 def as_sources(sources: Sequence[Source]) -> Sequence[Source]:
-    """Return the sources to index. Raises `InputError` for what is not a list of `Source`s."""
+    """Return the sources to index. Raises `InputError` if they are not a list of `Source`s."""
     return records(sources, Source, "sources", _SOURCES_WANTED)
 
 
 class Index(Protocol):
     """Search one set of sources, as often as needed.
 
-    The first search may have to build the index (analyse texts, encode sources) and is charged
-    for it; later searches cost only themselves.
+    The first search may have to build the index (analyse texts, encode sources); its cost includes
+    that.
     """
 
     def search(self, claims: Claims, k: int = 100) -> Result:
         """Rank the best `k` sources of every claim, best first.
 
-        A claim with `candidates` is ranked within them. A plain string is a claim too.
+        For a claim with `candidates`, only these are ranked. A plain string is a claim too.
         """
         ...
 
 
 class Retriever(Protocol):
-    """Make indexes: a first stage with its settings, before it knows any sources."""
+    """Make indexes: a first stage with its settings, but without sources."""
 
     def index(self, sources: Sequence[Source]) -> Index:
         """Return the index of these sources; its first search builds it."""
@@ -63,9 +62,9 @@ class Stage(Protocol):
     """Change a ranking: re-rank, cut or verify an earlier stage's sources."""
 
     def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
-        """Rank again for every claim, choosing among the sources that `run` has for it.
+        """Rank the sources that `run` has for every claim again.
 
-        `sources` are all of the pool: a stage reads their texts. What it cannot do for a claim
-        goes to the result's `failures`, and that claim keeps its ranking.
+        `sources` is the entire pool, in which a stage finds their texts. A claim on which the
+        stage fails keeps its ranking and is listed in the result's `failures`.
         """
         ...

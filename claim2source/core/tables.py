@@ -15,7 +15,7 @@ Cell = str | int | float | None
 class TextTable(NamedTuple):
     """Table before it is rendered; each row is as long as `columns`.
 
-    `digits` are the decimals of floats; `numeric` tells which columns have numbers, where their
+    `digits` is the number of decimals of floats; `numeric` marks the columns with numbers if their
     cells are already texts.
     """
 
@@ -25,24 +25,24 @@ class TextTable(NamedTuple):
     numeric: Sequence[bool] | None = None
 
 
-Part = str | TextTable  # of a text: a paragraph or a table
+Part = str | TextTable  # a paragraph or a table
 Style = Literal["plain", "markdown", "markup", "html"]
 _TAG = re.compile(r"<(?=[A-Za-z/!?])[^>]*>?|&(?=#?\w+;)")
 _MARKUP = re.compile(
     r"[`*]|\\(?=[!-/:-@\[-`{-~]|$)|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])|~(?=~)|(?<=~)~",
     re.MULTILINE,
 )
-# At the beginning of a line; a cell of a table is none.
+# Markup only at the beginning of a line, which a table cell is not.
 _BLOCK = re.compile("^[#>]", re.MULTILINE)
 
 
 def render(parts: Iterable[Part], style: Style = "plain") -> str:
     """Render paragraphs and tables; in HTML and Markdown, everything is escaped.
 
-    `markup` is Markdown whose paragraphs and cells are written in Markdown themselves.
+    In the style `markup`, paragraphs and cells are Markdown already, and are not escaped.
 
-    Numbers are aligned right. Control characters are written as Python does: what is rendered
-    ends in terminals.
+    Numbers are aligned right. Control characters are escaped as in Python, since the result may be
+    shown in a terminal.
     """
     drawn: list[str] = []
     for part in parts:
@@ -68,7 +68,7 @@ def _table(table: TextTable, style: Style) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """Escape what Markdown would read as markup in a text; lists remain."""
+    """Escape Markdown's markup in a text, except lists."""
     return _BLOCK.sub(r"\\\g<0>", _cell_text(text))
 
 
@@ -136,5 +136,5 @@ def _texts(table: TextTable) -> tuple[list[list[str]], Sequence[bool]]:
 
 
 def _is_numeric(rows: Sequence[Sequence[Cell]], position: int) -> bool:
-    """Whether a column has no texts; one without rows is not numeric."""
+    """Whether a column has no texts; a column without rows is not numeric."""
     return bool(rows) and not any(isinstance(row[position], str) for row in rows)

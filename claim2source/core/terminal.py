@@ -1,4 +1,4 @@
-"""Print text that came from users' files: nothing in it can steer the terminal."""
+"""Print text from users' files without letting it control the terminal."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 8
 
 
 def one_line(value: object, **facts: object) -> str:
-    """Write an object as its class's name with a few facts, on one short line: a `__repr__`."""
+    """Make a `__repr__`: the class's name with a few facts, on one short line."""
     listed = ", ".join(f"{name}={_SHORT.repr(fact)}" for name, fact in facts.items())
     return f"{type(value).__name__}({listed})"
 
 
 def printable(text: str) -> str:
-    r"""Escape control characters as Python writes them: `\x1b`; line breaks stay."""
+    r"""Escape control characters as in Python (`\x1b`), except line breaks."""
     return _UNSAFE.sub(_escaped, text)
 
 
 def printable_line(text: str) -> str:
-    """Escape text as `printable` does; line breaks become spaces."""
+    """Escape text as `printable` does, and turn line breaks into spaces."""
     return printable(" ".join(text.split("\n")))
 
 
 def shortened(line: str, limit: int = 600) -> str:
-    """Cut the middle out of a long line: its beginning names the place, its end the values."""
+    """Cut the middle out of a long line: its beginning has the location, its end the values."""
     if len(line) <= limit:
         return line
     return f"{line[: limit * 2 // 3]} [..] {line[len(line) - limit // 3 :]}"
 
 
 def listed(names: Sequence[str], limit: int = 3) -> str:
-    """Join the first names, and count the others: "a, b, c and 2 more"."""
+    """Join the first names and count the others: "a, b, c and 2 more"."""
     remainder = f" and {len(names) - limit} more" if len(names) > limit else ""
     return f"{', '.join(names[:limit])}{remainder}"
 

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 Kind = TypeVar("Kind")
-# Of a JSON file that is read whole: the largest tokenizers have a tenth of it.
+# Limit of a JSON file that is read at once; the largest tokenizers have a tenth of it.
 MOST_BYTES = 2**28
 
 
 class Strict:
-    """Have `validated` refuse a field that a dataclass of this kind does not have."""
+    """Make `validated` refuse fields that a subclass does not have."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
 
 def read_json(path: Path, *, ours: bool = True) -> object:
-    """Read a JSON file. Raises `InputError` if there is none, or it is damaged.
+    """Read a JSON file. Raises `InputError` if it is missing or damaged.
 
-    Numbers in a file of `ours` can be computed with: they are finite, integers have 64 bits.
+    With `ours`, for a file that we wrote, numbers must be finite and integers must fit 64 bits.
     """
     if reason := file_error(path):
         raise InputError(path, reason=reason)
@@ -43,7 +43,7 @@ def read_json(path: Path, *, ours: bool = True) -> object:
 
 
 def require_size(path: Path) -> None:
-    """Raise `InputError` for a file that is too large to be read at once."""
+    """Raise `InputError` if a file is too large to be read at once."""
     try:
         size = path.stat().st_size
     except OSError:
@@ -53,10 +53,10 @@ def require_size(path: Path) -> None:
 
 
 def size_error(size: int) -> str:
-    """Explain why a file of this many bytes is not read; "" if it is."""
+    """Return the reason not to read a file of this many bytes; "" if it is small enough."""
     if size <= MOST_BYTES:
         return ""
-    return f"is too large: {size} bytes; at most {MOST_BYTES} of a JSON file are read"
+    return f"is too large: {size} bytes; a JSON file may have at most {MOST_BYTES}"
 
 
 def parsed_json(data: bytes, path: str | Path, *, ours: bool = True) -> object:
@@ -71,9 +71,9 @@ def parsed_json(data: bytes, path: str | Path, *, ours: bool = True) -> object:
     except UnicodeDecodeError:
         raise InputError(path, reason="not JSON: not UTF-8") from None
     except RecursionError:
-        raise InputError(path, reason="not JSON that can be read: nested too deeply") from None
+        raise InputError(path, reason="not readable JSON: nested too deeply") from None
     except ValueError as error:
-        raise InputError(path, reason=f"not JSON that can be read: {error}") from None
+        raise InputError(path, reason=f"not readable JSON: {error}") from None
 
 
 def _integer(text: str) -> int:
@@ -89,9 +89,10 @@ def _finite(text: str) -> float:
 
 
 def validated(kind: type[Kind], values: object, path: str | Path, prefix: str = "") -> Kind:
-    """Make a dataclass of values, or strictly of a JSON text; `prefix` comes before the field.
+    """Make a dataclass from values, or strictly from a JSON text.
 
-    Raises `InputError` for a field that is missing, unknown or of another type.
+    Raises `InputError` for a field that is missing, unknown or of another type, with `prefix`
+    before its name.
     """
     from pydantic import ValidationError
 

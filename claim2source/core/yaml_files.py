@@ -14,16 +14,16 @@ from claim2source.core.errors import InputError
 from claim2source.core.files import file_error
 from claim2source.core.parts import NamedParts
 
-MOST_VALUES = 100_000  # aliases may stand for billions
+MOST_VALUES = 100_000  # aliases may expand to billions
 NO_TEXT = re.compile("[\0\ud800-\udfff]")
 Location = tuple[str, int]  # file and line
 _CONSTANTS = {"": None, "~": None, "null": None, "true": True, "false": False}
-_TAG = "tag:yaml.org,2002:"  # before the kind of a node that has no tag of its own
+_TAG = "tag:yaml.org,2002:"  # prefix of the tag of a node without an explicit tag
 _NUMBER = re.compile(r"(?!.{1000})[-+]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 
 
 class YamlMapping(dict[str, Any]):
-    """Values of a YAML mapping, and the place of each key; None if no file set it."""
+    """Values of a YAML mapping, and the location of each key; None if no file set it."""
 
     def __init__(self, values: Any = (), locations: Any = ()) -> None:
         super().__init__(values)
@@ -55,7 +55,7 @@ class YamlMapping(dict[str, Any]):
         return None
 
     def at_part(self, key: str) -> Location | None:
-        """Look up where a key of a named part is set, or the part itself if it is not."""
+        """Look up where a key of a named part is set; if it is not set, where the part is."""
         for name in self:
             if f"{key}.".startswith(f"{name}."):
                 return self.at(key) or self.locations[name]
@@ -72,7 +72,7 @@ class _Reader:
     def read(self, node: Any) -> Any:
         self.left -= 1
         if self.left < 0:
-            raise InputError(self.file, reason=f"holds more than {MOST_VALUES} values")
+            raise InputError(self.file, reason=f"has more than {MOST_VALUES} values")
         if isinstance(node, yaml.SequenceNode):
             self.require_untagged(node, "seq")
             return [self.read(part) for part in node.value]
@@ -86,7 +86,7 @@ class _Reader:
             return _CONSTANTS[text.lower()]
         if _NUMBER.fullmatch(text):
             kind = float if {*text} & {*".eE"} else int
-            return type("Number", (kind,), {"text": text})(text)  # for where a text is wanted
+            return type("Number", (kind,), {"text": text})(text)  # the key may want a text
         return text
 
     def mapping(self, node: yaml.MappingNode) -> YamlMapping:
@@ -106,17 +106,17 @@ class _Reader:
     def text(self, node: yaml.ScalarNode) -> str:
         text: str = node.value
         if NO_TEXT.search(text):
-            raise self.problem(node, f"{text[:40]!r} holds a NUL character or half of one")
+            raise self.problem(node, f"{text[:40]!r} has a NUL character or half a character")
         self.require_untagged(node, "str")
         return text
 
     def require_untagged(self, node: yaml.Node, kind: str) -> None:
         if node.tag != f"{_TAG}{kind}":
             tag = node.tag.replace(_TAG, "!!")
-            what = f"what has the tag {tag[:40]}"
+            what = f"a value with the tag {tag[:40]}"
             if kind == "str":
                 what = repr(node.value[:40])
-            raise self.problem(node, f"{what} cannot be read as a value")
+            raise self.problem(node, f"{what} is not a plain value")
 
     def problem(self, node: yaml.Node, reason: str) -> InputError:
         return InputError(self.file, node.start_mark.line + 1, reason=reason)
@@ -148,7 +148,7 @@ def read_yaml(source: Path | str) -> Any:
 
 
 def read_mapping(path: Path) -> YamlMapping:
-    """Read a YAML file of keys; an empty one has none. Raises `InputError`."""
+    """Read a YAML file of keys, which may be empty. Raises `InputError`."""
     values = read_yaml(path)
     if values is not None and not isinstance(values, YamlMapping):
         raise InputError(path, 1, reason="must be `key: value` lines")
@@ -174,7 +174,7 @@ def to_yaml(value: Any) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Put texts in quotes that YAML 1.2 would read as another value, such as 1e-1."""
+    """Quote texts that YAML 1.2 would read as another value, such as 1e-1."""
 
     def text(self, value: str) -> yaml.ScalarNode:
         style = None

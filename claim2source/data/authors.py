@@ -1,4 +1,4 @@
-"""Parse authors of data sets, "Doe, Jane" or "Jane Doe, Wuhan", into names in reading order."""
+"""Parse author fields such as "Doe, Jane" or "Jane Doe, Wuhan" into names in reading order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-# An affiliation behind a comma, or in the place of a name.
+# An affiliation after a comma, or instead of a name.
 AFFILIATION = re.compile(
     r"\b(universi[dt]|univ\b|h[oô]pital|hospital|institut|d[eé]part[ae]?ment|dept\b|division\b|"
     r"facult|fakult|school|college|cent(?:er|re)\b|laborator|academy|clinic|ministry|council|"
@@ -16,22 +16,22 @@ AFFILIATION = re.compile(
     re.IGNORECASE,
 )
 _SUFFIX = re.compile(r"(jr|sr|ii|iii|iv|2nd|3rd|md|phd|m\.d|ph\.\s?d)\.?", re.IGNORECASE)
-# Compared without full stops, and only behind a given name: they are initials too.
+# Compared without full stops, and only after a given name, since they may be initials.
 _DEGREES = frozenset("ba bs bsc ma ms msc mba mph rn dvm mbbs facp frcp pharmd dphil drph".split())
-# Only as written in small letters: "Di Wu" and "Van Nguyen" are whole names.
+# Only in lower case: "Di Wu" and "Van Nguyen" are complete names.
 _PARTICLES = frozenset(
     "af al da das de del della den der des di do dos du e el la le ten ter van von y zu zum "
     "zur".split()
 )
 
 
-# Between the strings of a list as numpy writes it there are no commas.
+# A list that numpy printed has no commas between its strings.
 _NO_COMMA = re.compile(r"(?<=['\"])\s+(?=['\"])")
 _QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
 _AND = re.compile(r"\s*,?\s+(?:and|&)\s+|\s*&\s*(?=[^\W\d_]+,)", re.IGNORECASE)
 _AND_FIRST = re.compile(r"and\s+|&\s+(?=\S+,)", re.IGNORECASE)
 _ET_AL = re.compile(r"[\s,;&]{1,4}(?:and\s+)?(?:others|et\.? al\.?)\s*$", re.IGNORECASE)
-# In the name of an institution, which "and" does not divide.
+# Words of an institution's name, which is not split at "and".
 _INSTITUTION = re.compile(
     r"\b(of|for|the|on|in|administration|agency|association|authority|board|bureau|commission|"
     r"committee|consortium|group|network|office|organi[sz]ation|research|services?|society|team|"
@@ -40,7 +40,7 @@ _INSTITUTION = re.compile(
 )
 _INITIALS = re.compile(r"(?:[^\W\d_a-z]\.?[ -]?){1,4}")
 _NO_NAMES = ("", "nan", "None")
-# Keys of a name in JSON: as a whole, or its parts in reading order.
+# Keys of a name in JSON: the full name, or its parts in reading order.
 _WHOLE_NAMES = ("name", "display_name", "literal", "fullName", "collectiveName", "collective_name")
 _NAME_PARTS = (
     ("given", "dropping-particle", "non-dropping-particle", "family", "suffix"),
@@ -49,7 +49,7 @@ _NAME_PARTS = (
     ("givenName", "familyName"),
     ("first", "middle", "last", "suffix"),
 )
-# Longest text of authors that is read as a list of Python or JSON.
+# Longest author field that is parsed as a list of Python or JSON.
 _LONGEST = 10**6
 
 
@@ -63,9 +63,9 @@ class _Entry(NamedTuple):
 def author_names(text: str) -> tuple[str, ...]:
     """Split a list of authors whose separator and form are unknown.
 
-    A list of Python or JSON, and one with semicolons, "|" or "and" between entries, is read as
-    `in_reading_order` does, as is one whose commas can only be within one entry. Else commas
-    separate the names: "Jane Doe, Richard Roe" -> Jane Doe, Richard Roe.
+    A list of Python or JSON, a list with semicolons, "|" or "and" between its entries, and a
+    single entry with commas are parsed by `in_reading_order`. Otherwise commas separate the names:
+    "Jane Doe, Richard Roe" -> Jane Doe, Richard Roe.
     """
     text = _ET_AL.sub("", " ".join(text.replace("&amp;", "&").split()))
     if text in _NO_NAMES:
@@ -88,7 +88,7 @@ def _marked_names(text: str, mark: str) -> list[str]:
 
 
 def _comma_names(entries: Sequence[str]) -> tuple[str, ...]:
-    """Split entries that "and" divided, in which commas part names, or surname and given name."""
+    """Split entries at commas, which separate names, or a surname and a given name."""
     commas = [_count_commas(entry) for entry in entries]
     if len(entries) > 1 and (set(commas) == {1} or not any(commas)):
         return in_reading_order(entries)
@@ -108,13 +108,13 @@ def _comma_names(entries: Sequence[str]) -> tuple[str, ...]:
 
 
 def _count_commas(entry: str) -> int:
-    """Count the commas of an entry, but not those before a suffix."""
+    """Count the commas of an entry, except those before a suffix."""
     names = [part for part in _parts(entry) if not _SUFFIX.fullmatch(part)]
     return len(names) - 1
 
 
 def _are_pairs(names: Sequence[str], ends_in_pair: bool) -> bool:
-    """Whether parts are surname, given name, surname, ..: "Doe, J., Roe, R. & Ng, A."."""
+    """Whether parts alternate between surname and given name: "Doe, J., Roe, R. & Ng, A."."""
     surnames, given_names = names[::2], names[1::2]
     if len(names) <= 2 or len(names) % 2 == 1 or not all(map(_is_surname, surnames)):
         return False
@@ -122,9 +122,9 @@ def _are_pairs(names: Sequence[str], ends_in_pair: bool) -> bool:
 
 
 def _is_one_entry(names: Sequence[str]) -> bool:
-    """Whether the parts between commas are of one entry.
+    """Whether the parts between commas belong to one entry.
 
-    "Doe, Jane" has a part of one word; names in reading order have two or more words, also in
+    "Doe, Jane" has a part of one word, but a name in reading order has two or more words, also in
     "Jane Doe, Wuhan, China".
     """
     first, *others = names
@@ -138,7 +138,7 @@ def _with_affiliations(parts: Sequence[str]) -> tuple[str, ...]:
     names: list[str] = []
     affiliated = False
     for part in parts:
-        # "Paris, France" after a hospital is its place.
+        # "Paris, France" after a hospital belongs to its address.
         is_place = affiliated and " " not in part
         affiliated = is_place or AFFILIATION.search(part) is not None
         if names and _SUFFIX.fullmatch(part):
@@ -151,7 +151,7 @@ def _with_affiliations(parts: Sequence[str]) -> tuple[str, ...]:
 
 
 def _listed(text: str) -> list[str] | None:
-    """Read a list of Python, NumPy or JSON; None if the text is not one."""
+    """Parse a list of Python, NumPy or JSON; None if the text is not one."""
     text = text.strip()
     if not text or len(text) > _LONGEST:
         return None
@@ -177,7 +177,7 @@ def _literal(text: str) -> object:
 
 
 def _quoted(text: str) -> list[str] | None:
-    """Read what is in quotes within brackets, or else the names within square ones."""
+    """Return the quoted texts within brackets, or else the names within square brackets."""
     inner = text[1:-1].strip()
     quoted = [double or single for double, single in _QUOTED.findall(inner)]
     if quoted:
@@ -186,7 +186,7 @@ def _quoted(text: str) -> list[str] | None:
 
 
 def person_name(item: object) -> str:
-    """Read the name of an entry of JSON: a text, or an object of a name or its parts."""
+    """Return the name of an entry in JSON: a text, or an object with a name or its parts."""
     if isinstance(item, str):
         return item.strip()
     if not isinstance(item, Mapping):
@@ -207,7 +207,7 @@ def person_name(item: object) -> str:
 
 
 def _divided(entry: str) -> list[str]:
-    """Split an entry at "and", unless that belongs to the name of an institution."""
+    """Split an entry at "and", unless it is part of an institution's name."""
     first = _AND_FIRST.match(entry)
     if first:
         names = entry[first.end() :]
@@ -230,8 +230,8 @@ def _is_institution(name: str) -> bool:
 def turned_names(text: str) -> tuple[str, ...]:
     """Split a list known to be "Surname, Given; ...": "King, Martin, Jr." -> Martin King Jr.
 
-    An entry of one or of more than two parts (not counting suffixes) is not in that form: the
-    text behind its first comma is not a name, and keeps the comma, as an affiliation does.
+    An entry that does not have two parts (not counting suffixes) is not in that form: the text
+    after its first comma is not a name and keeps the comma, like an affiliation.
     """
     names: list[str] = []
     for part in text.split(";"):
@@ -243,11 +243,11 @@ def turned_names(text: str) -> tuple[str, ...]:
 def in_reading_order(entries: Sequence[str]) -> tuple[str, ...]:
     """Turn "Surname, Given" entries of a list that may or may not be in that form.
 
-    The list is not in that form where most texts before a first comma have two or more words:
-    then nothing is turned, and "Jane Doe, Wuhan" is Jane Doe. Otherwise an entry of two parts (not
-    counting suffixes and known affiliations) is turned if the first is a single surname, or the
-    second looks like given names. Any other entry keeps its first comma, at which
-    `claim2source.text.clean_authors` cuts it off.
+    The list is not in that form if most texts before a first comma have two or more words: then
+    nothing is turned, and "Jane Doe, Wuhan" is Jane Doe. Otherwise an entry of two parts (not
+    counting suffixes and known affiliations) is turned if the first part is a single surname or
+    the second looks like given names. Any other entry keeps its first comma, at which
+    `claim2source.text.clean_authors` truncates it.
     """
     split = [_entry(entry) for entry in entries]
     # An entry without a comma, such as a consortium, does not show the form of the others.

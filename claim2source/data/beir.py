@@ -53,7 +53,7 @@ class Judgement(NamedTuple):
 
 
 class SplitJudgements(NamedTuple):
-    """Judgements of a split (None: there are none), their file or table, and its columns."""
+    """Judgements of a split (None if there are none), their file or table, and its columns."""
 
     path: Path
     judgements: list[Judgement] | None
@@ -61,7 +61,7 @@ class SplitJudgements(NamedTuple):
 
 
 class Query(NamedTuple):
-    """Claim of queries.jsonl, its line, and the split that its metadata names."""
+    """Claim in queries.jsonl, its line, and the split in its metadata."""
 
     line: int
     claim: Claim
@@ -69,13 +69,13 @@ class Query(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """Ids of a file's or table's records."""
+    """Ids of the records of a file or table."""
 
     records: Records
     ids: Collection[str]
 
     def lacks(self, key: str) -> bool:
-        """Whether there is no such record. If some cannot be read, none counts as absent."""
+        """Whether there is no such record; False if some records could not be read."""
         return self.records.complete and key not in self.ids
 
 
@@ -123,19 +123,19 @@ def assembled(
     problems: Traits,
     languages: Sequence[str] | None,
 ) -> Dataset:
-    """Read the corpus, and put claims, sources and judgements together.
+    """Read the corpus, and combine claims, sources and judgements.
 
     Raises `InputError` and `ConfigError` as `load` does.
     """
     sources, numeric_ids = _read_sources(corpus)
-    # A record that is refused is not blamed on the judgements too.
+    # A rejected record is not reported again as missing by the judgements.
     known_claims = _Known(queries, queries.seen)
     known_sources = _Known(corpus, corpus.seen)
     if problems.lenient:
         known_claims = _Known(queries, {query.claim.id for query in read})
         known_sources = _Known(corpus, {source.id for source in sources})
     if not known_sources.ids and corpus.complete:
-        problems.add(corpus.path, None, None, "holds no sources")
+        problems.add(corpus.path, None, None, "contains no sources")
 
     qrels = _read_qrels(judged, known_claims, known_sources, problems)
     by_id = judged.judgements is None
@@ -155,7 +155,7 @@ def assembled(
 def _read_qrels(
     judged: SplitJudgements, claims: _Known, sources: _Known, problems: Traits
 ) -> Qrels:
-    """Collect the judgements of claims that are there; of repeated ones the highest counts."""
+    """Collect the judgements of known claims; of repeated judgements the highest grade is used."""
     grades: dict[str, dict[str, int]] = {}
     for line, claim, source, grade in judged.judgements or ():
         if claims.lacks(claim):
@@ -168,7 +168,8 @@ def _read_qrels(
         graded = grades.setdefault(claim, {})
         graded[source] = max(grade, graded.get(source, grade))
     if problems.lenient and judged.judgements and not grades:
-        problems.add(judged.path, None, None, f"judges no claim of {claims.records.path.name}")
+        reason = f"has no judgement of a claim in {claims.records.path.name}"
+        problems.add(judged.path, None, None, reason)
     return Qrels(grades)
 
 
@@ -180,7 +181,7 @@ def _check_candidates(query: Query, path: Path, sources: _Known, problems: Trait
 
 
 def _in_languages(dataset: Dataset, languages: Sequence[str]) -> Dataset:
-    """Keep the claims in these languages. Raises `ConfigError` for one that no claim is in."""
+    """Keep the claims in these languages. Raises `ConfigError` for a language without claims."""
     if not isinstance(languages, Iterable):
         raise ConfigError("languages", languages, "a list of languages, such as en, de")
     requested = [languages] if isinstance(languages, str) else list(languages)
@@ -194,7 +195,7 @@ def _in_languages(dataset: Dataset, languages: Sequence[str]) -> Dataset:
 
 
 def _read_sources(corpus: Records) -> tuple[tuple[Source, ...], frozenset[str] | None]:
-    """Read the sources, and which of them had a number for an id (None if that is not noted)."""
+    """Read the sources, and the ids that were numbers (None if that was not recorded)."""
     longest: dict[str, Source] = {}
     numeric: dict[str, bool] = {}
     for row in corpus.rows(repeated=True):
@@ -212,7 +213,7 @@ def _read_sources(corpus: Records) -> tuple[tuple[Source, ...], frozenset[str] |
 
 
 def read_claims(queries: Records) -> list[Query]:
-    """Read the claims that have a text."""
+    """Read the claims with a text."""
     found = map(_query, queries.rows())
     return [query for query in found if query.claim.text.strip()]
 
@@ -233,7 +234,7 @@ def _themselves(split: str, claims: Sequence[Claim]) -> list[str]:
     if not ids:
         return []
     are = f"{len(ids)} of {len(claims)} claims have the id of a source, such as {ids[0]!r}"
-    return [f"{split}: {are}: no claim is ranked for itself, as in BEIR."]
+    return [f"{split}: {are}; that source is never ranked for the claim, as in BEIR."]
 
 
 def _read_split(
@@ -272,7 +273,7 @@ def _query(row: Row) -> Query:
     listed = row.list_field("candidates")
     ids = [row.as_id("metadata.candidates", value) for value in listed or ()]
     if len(set(ids)) < len(ids):
-        row.complain("metadata.candidates", "names a source twice")
+        row.complain("metadata.candidates", "lists a source twice")
     candidates = None
     if listed is not None:
         candidates = tuple(dict.fromkeys(filter(None, ids)))
@@ -291,7 +292,7 @@ def text_length(source: Source) -> int:
 
 
 def read_source(row: Row) -> Source:
-    """Read a source of corpus.jsonl; problems are reported."""
+    """Read a source from a row of corpus.jsonl; problems are reported."""
     row.check_keys(("_id", "title", "text"), OF_SOURCES)
     row.require_either("title", "text")
     names = row.meta.get("authors")
@@ -311,7 +312,7 @@ def read_source(row: Row) -> Source:
 
 
 def _numeric_id(row: Row) -> bool | None:
-    """Read whether the id was a number in the task's own files; a number here was one there."""
+    """Whether the id was a number in the task's own files, as it was if it is one here."""
     if type(row.record.get("_id")) is int:
         return True
     value = row.meta.get(NUMERIC_ID)
@@ -332,7 +333,7 @@ def read_judgements(
     problems: Traits,
     columns: Sequence[str] = BEIR_COLUMNS,
 ) -> list[Judgement]:
-    """Read rows of claim, source and grade, with their lines; problems are reported."""
+    """Parse rows of claim, source and grade, with their lines; problems are reported."""
     before = len(problems)
     judgements: list[Judgement] = []
     first_of: dict[tuple[str, str], Judgement] = {}
@@ -379,14 +380,14 @@ def _qrels_rows(path: Path, problems: Traits) -> Iterator[tuple[int, list[str]]]
 
 
 def _is_headless(cells: Sequence[str]) -> bool:
-    """Whether the first line is a judgement."""
+    """Whether the first line is a judgement, not a header."""
     if len(cells) != 3:
         return False
     return bool(is_grade(cells[2]) or _DECIMAL.fullmatch(cells[2]))
 
 
 def _grade(score: str, path: Path, line: int, column: str, problems: Traits) -> int | None:
-    """Read a grade; a decimal one is a trait, cut as trec_eval cuts it."""
+    """Parse a grade; a decimal one is a problem if strict, else truncated as in trec_eval."""
     reason = grade_error(score)
     if not reason:
         return int(score)
@@ -404,8 +405,8 @@ def write_beir(
     """Write the splits of one data set as a BEIR folder, completely or not at all.
 
     A claim without judgements gets `metadata.split`. With `overwrite` an older BEIR folder is
-    moved to `NAME.replaced`. Raises `UserError` if `folder` has anything else, ValueError
-    without a split, and if the name of one is not a file name or a split or claim is there twice.
+    moved to `NAME.replaced`. Raises `UserError` if `folder` contains anything else, and ValueError
+    if there is no split, a split's name is not a file name, or a split or claim is repeated.
     """
     splits = [parts] if isinstance(parts, Dataset) else list(parts)
     _check_splits(splits)
@@ -446,21 +447,21 @@ def _write_splits(splits: Sequence[Dataset], folder: Path) -> None:
 
 
 def check_folders(sources: Iterable[Path], target: Path, overwrite: bool = False) -> None:
-    """Raise where a folder of `sources` is absent or writing `target` would lose something."""
+    """Raise if a folder in `sources` is missing or writing `target` would lose something."""
     target_path = target.resolve()
     for source in sources:
         if reason := folder_error(source):
             raise InputError(source, reason=reason)
         replaced = (target_path, replaced_folder(target_path))
         if any(source.resolve().is_relative_to(folder) for folder in replaced):
-            raise UserError(f"{target}: writing there would replace the input {source}")
+            raise UserError(f"{target}: would replace the input {source}")
     _refuse_foreign(target_path, overwrite)
 
 
 def _refuse_foreign(folder: Path, overwrite: bool) -> None:
     """Raise `UserError` unless `folder` is absent, empty, or a BEIR folder and `overwrite` is set.
 
-    It would be moved aside, so an earlier folder there must be a BEIR folder too.
+    It is moved aside, so a folder that was moved aside before must be a BEIR folder too.
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is not a folder")
@@ -468,14 +469,14 @@ def _refuse_foreign(folder: Path, overwrite: bool) -> None:
         return
     name = _foreign(folder)
     if name is not None:
-        raise UserError(f"{folder}: holds {name!r}; it would be lost")
+        raise UserError(f"{folder}: contains {name!r}, which would be lost")
     if not overwrite:
-        raise UserError(f"{folder}: holds a data set; add --overwrite or choose another folder")
+        raise UserError(f"{folder}: is a data set; add --overwrite or choose another folder")
     check_aside(folder, _reason_to_keep)
 
 
 def _foreign(folder: Path) -> str | None:
-    """Name the first file that is not of a BEIR folder; None if there is none."""
+    """Name the first file that does not belong to a BEIR folder; None if there is none."""
     for path in sorted(folder.iterdir()):
         if path.name not in (CORPUS, QUERIES, QRELS):
             return path.name
@@ -489,7 +490,7 @@ def _reason_to_keep(folder: Path) -> str | None:
     if folder.is_symlink() or not (folder / CORPUS).is_file():
         return "is not a data set"
     name = _foreign(folder)
-    return None if name is None else f"holds {name!r}"
+    return None if name is None else f"contains {name!r}"
 
 
 def _source_json(source: Source, part: Dataset) -> dict[str, object]:

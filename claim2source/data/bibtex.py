@@ -1,4 +1,4 @@
-"""Read BibTeX, as reference managers and databases export it."""
+"""Read BibTeX from reference managers and databases."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _READ = frozenset(
     "title subtitle abstract author editor journal journaltitle booktitle publisher school "
     "institution date year month day doi url howpublished langid language".split()
 )
-# What a part takes of its whole, if it has none of its own.
+# Fields that a part inherits from its book or periodical.
 _INHERITED = (
     "booktitle journal journaltitle publisher school institution langid language "
     "date year month day"
@@ -44,18 +44,18 @@ _DATES = ("date", "year", "month", "day")
 _PERIODICALS = ("periodical", "mvperiodical", "journal")
 _BOOKS = ("book", "mvbook", "collection", "mvcollection")
 _PARTS = ("inbook", "suppbook", "bookinbook")
-# More links than that from one entry to another are a circle.
+# A longer chain of links between entries is a cycle.
 _MOST_LINKS = 8
 _MONTHS = frozenset("jan feb mar apr may jun jul aug sep oct nov dec".split())
-# Signs that part a value at its top level.
+# Signs that split a value at its top level.
 _PARTING = re.compile(r'(?<!\\)[{}"#]')
 _BRACE = re.compile(r"(?<!\\)[{}]")
 _NAME = re.compile(r"[^\W\d][^\s{}]*")
 _AND = re.compile(r"(?<!\\)[{}]|(?<=\s)and(?=\s)", re.IGNORECASE)
-# The parsing library wants a type of letters, and its bracket on the same line.
+# The parser expects a type of letters and its bracket on the same line.
 _START = re.compile(r"^([ \t]*)@([ \t]*)([\w.+:/-]+)(\s*)([{(])", re.MULTILINE)
 _OTHER_BLOCKS = ("comment", "preamble", "string")
-# Up to this share of a file may be broken entries, which are left out and counted.
+# Up to this share of a file's entries may be broken; they are skipped and counted.
 _BROKEN_SHARE = 0.1
 _BROKEN = "entries of broken BibTeX, left out"
 
@@ -63,13 +63,14 @@ _Raw = dict[str, list[str]]
 
 
 def read_bibtex(path: Path, problems: Problems) -> Iterator[Paper | None]:
-    """Yield the entries of BibTeX, which is read whole; None for one without title and abstract.
+    """Yield the entries of a BibTeX file; None for an entry without title and abstract.
 
-    A broken entry is left out and counted; if there are many, each is a problem.
+    The file is read into memory. Broken entries are skipped and counted; if there are many, each
+    is a problem.
     """
     library = _parse(path, problems)
     if library.is_empty:
-        problems.add(path, None, None, "holds no BibTeX entries")
+        problems.add(path, None, None, "contains no BibTeX entries")
         return
     entries = len(library.entries) + len(library.broken)
     is_mostly_good = len(library.broken) <= _BROKEN_SHARE * entries
@@ -89,7 +90,7 @@ def read_bibtex(path: Path, problems: Problems) -> Iterator[Paper | None]:
 
 @dataclass
 class _BibEntry:
-    """Entry with its fields as they are written, by name in small letters."""
+    """Entry with its unparsed fields, by lower-case name."""
 
     line: int
     type: str
@@ -99,7 +100,7 @@ class _BibEntry:
 
 @dataclass
 class _Library:
-    """Entries of a file in its order; `broken` are the lines and reasons of others."""
+    """Entries of a file in order; `broken` has the lines and reasons of the other ones."""
 
     entries: list[_BibEntry] = field(default_factory=list)
     broken: list[tuple[int, str]] = field(default_factory=list)
@@ -111,11 +112,11 @@ def _parse(path: Path, problems: Problems) -> _Library:
         import bibtexparser
     except ImportError as error:
         raise missing_library(error) from None
-    logging.getLogger("bibtexparser").setLevel(logging.CRITICAL)  # what fails is reported
+    logging.getLogger("bibtexparser").setLevel(logging.CRITICAL)  # failures are reported below
     lines = [line for _, line in any_lines(path, problems)]
     text = "".join(lines).replace("\r\n", "\n").replace("\r", "\n")
     text = _START.sub(_plain_start, text)
-    # Without its middlewares the library leaves values as they are written.
+    # Without its middlewares the library does not change values.
     blocks = bibtexparser.parse_string(text, parse_stack=()).blocks
     library = _Library()
     strings = _Strings(path, problems)
@@ -123,13 +124,13 @@ def _parse(path: Path, problems: Problems) -> _Library:
     for block in blocks:
         _add_block(block, library, strings)
         seen.add(block.start_line or 0)
-    # What the library passed over without a word.
+    # Entries that the library skipped silently.
     line = position = 0
     for start in _START.finditer(text):
         line += text.count("\n", position, start.start())
         position = start.start()
         if line not in seen and start[3].lower() not in _OTHER_BLOCKS:
-            library.broken.append((line + 1, "the parser passed over this entry"))
+            library.broken.append((line + 1, "the parser skipped this entry"))
     library.is_empty = not (library.entries or library.broken)
     return library
 
@@ -150,7 +151,7 @@ def _add_block(block: Block, library: _Library, strings: _Strings) -> None:
     )
 
     line = (block.start_line or 0) + 1
-    # Of a repeated key or field the library has an error, which holds the entry.
+    # For a repeated key or field the library returns an error that contains the entry.
     whole: Block | None = block
     while isinstance(whole, DuplicateBlockKeyBlock | DuplicateFieldKeyBlock):
         whole = whole.ignore_error_block
@@ -177,7 +178,7 @@ def _entry(entry: Entry, line: int, strings: _Strings) -> _BibEntry:
 
 
 class _Strings:
-    """Names that @string defines, and values that are put together of them."""
+    """Names that @string defines, and values that are composed of them."""
 
     def __init__(self, path: Path, problems: Problems) -> None:
         self.path, self.problems = path, problems
@@ -195,14 +196,14 @@ class _Strings:
                 continue
             text = self._values.get(part.lower())
             if text is None and _NAME.fullmatch(part) and part.lower() not in _MONTHS:
-                kind = "names that no @string of BibTeX defines, as they are"
+                kind = "names that no @string of BibTeX defines, unchanged"
                 self.problems.count(kind, self.path, line)
             parts.append(part if text is None else text)
         return "".join(parts)
 
 
 def _is_enclosed(part: str) -> bool:
-    """Whether the sign that begins a part of a value encloses all of it."""
+    """Whether a part of a value is enclosed in the sign with which it begins."""
     if not part.startswith("{"):
         return len(part) > 1 and part[0] == part[-1] == '"'
     depth = 0
@@ -256,7 +257,7 @@ class _EntryReader:
                 values[name] = [self._text(name, written[0])]
                 self._count_repeated(name, written, entry.line)
         if self._latex.unknown:
-            kind = "texts with LaTeX macros that are not known, as they are"
+            kind = "texts with unknown LaTeX macros, unchanged"
             self.problems.count(kind, self.path, entry.line)
         if "title" in values and "subtitle" in values:
             values["title"] = [f"{values['title'][0]}: {values['subtitle'][0]}"]
@@ -269,7 +270,7 @@ class _EntryReader:
         return read_reference(self.path, entry.line, self.problems, _BIBTEX, values, key)
 
     def _with_inherited(self, entry: _BibEntry, links: int) -> _Raw:
-        """Add what an entry takes of the one that its `crossref` or `xdata` names."""
+        """Add the fields that an entry inherits through `crossref` or `xdata`."""
         fields = dict(entry.fields)
         parents: list[_BibEntry] = []
         for name in ("crossref", "xdata"):
@@ -278,7 +279,7 @@ class _EntryReader:
                     if parent := self._by_key.get(key):
                         parents.append(parent)
                     else:
-                        kind = "cross references to entries that are not there"
+                        kind = "cross references to missing entries"
                         self.problems.count(kind, self.path, entry.line)
         if not links:
             return fields
@@ -304,17 +305,17 @@ class _EntryReader:
         try:
             return self._latex.address(latex) if name in _ADDRESSES else self._latex.text(latex)
         except ValueError:
-            self.problems.count("texts whose LaTeX cannot be read, as they are", self.path)
+            self.problems.count("texts whose LaTeX cannot be parsed, unchanged", self.path)
             return latex
 
     def _count_repeated(self, name: str, written: Sequence[str], line: int) -> None:
         if len(set(written)) > 1:
-            kind = "repeated fields of BibTeX, of which the first is read"
+            kind = "repeated fields of BibTeX, the first one used"
             self.problems.count(kind, self.path, line)
 
 
 def _passed_on(entry: _BibEntry, parent: _BibEntry, fields: _Raw) -> _Raw:
-    """Choose what a book or a periodical gives its parts: not its own title, authors or DOI."""
+    """Choose the fields that a book or periodical passes on: not its title, authors or DOI."""
     passed = {name: fields[name] for name in _INHERITED if name in fields}
     if "title" in parent.fields:
         if parent.type in _PERIODICALS:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from claim2source.data.papers import Paper
 
-# One of them is in every notice; most abstracts have none.
+# Every notice contains one of these; most abstracts contain none.
 _HINTS = (
     "© ⓒ copyright (c) reserved reserva réservés riservati vorbehalten abstract urheberrecht "
     "d'auteur d’auteur derechos open-access supplement supplément supporting zusatz zusätz ergänz "
@@ -41,7 +41,7 @@ _HINTS = (
     "original published version",
     "artificial intelligence tools",
 ]
-# Where a notice may begin: after the end of a sentence, at a bracket, or at its sign.
+# Where a notice may begin: after the end of a sentence, at a bracket, or at a copyright sign.
 _BEGIN = re.compile(
     r"(?:^|(?<=[.!?;:)\]\"”’»])(?=[\s©ⓒ(\[])|(?<=\s)(?=[©ⓒ(\[]|(?:Copyright|COPYRIGHT|###)"
     r"|(?:[Ee]lectronic |ELECTRONIC )?(?i:supplement(?:ary|al) (?:information|materials?|data):)"
@@ -56,7 +56,7 @@ _PUBLISHERS = (
     r"American [A-Z]|International [A-Z]|European [A-Z]|Massachusetts Medical|CAB International)"
 )
 _AUTHORS = r"(?:The|the|Der|Die|Les?|El|Los) Aut(?:h?or|eur)"
-# How the line of a copyright begins; what follows are its owner and words of `_LINE_WORDS`.
+# Begin of a copyright line; its owner and words of `_LINE_WORDS` follow.
 _COPYRIGHT = re.compile(
     rf"(?:(?:Crown|Published|Society|Journal)\s+)?(?:Copyright|COPYRIGHT)\s*(?:©|ⓒ|\([cC]\)|:)?\s*"
     rf"(?=,?\s*{_YEAR}|[Bb]y\s+(?:the\s+)?[A-Z]|{_AUTHORS}|{_PUBLISHERS}|©"
@@ -64,7 +64,7 @@ _COPYRIGHT = re.compile(
     rf"|[©ⓒ]\s*(?=[Cc]opyright|,?\s*{_YEAR}|(?:[Bb]y\s+)?(?:the\s+)?[A-Z(])"
     rf"|\([cC]\)\s*(?=,?\s*{_YEAR})"
 )
-# Lines without the word: "Published by Elsevier Inc.", "2004 Wiley-Liss, Inc.".
+# Lines without "copyright": "Published by Elsevier Inc.", "2004 Wiley-Liss, Inc.".
 _OWNER = re.compile(
     rf"(?:Published (?:online )?by|Publié par|Publicado por|Pubblicato da"
     rf"|Veröffentlicht (?:von|durch)|Production and hosting by|Licensee|Exclusive licensee)\s+"
@@ -74,7 +74,7 @@ _OWNER = re.compile(
 _JOURNAL = re.compile(
     r"(?:[A-Z][\w&:,-]*\s+)(?:(?:[A-Z][\w&:,-]*|of|the|and|in|for|on|&)\s+){0,12}published\s+by\s+"
 )
-# Owners whose names have small letters, in other languages.
+# Owners in other languages, whose names have lower-case words.
 _SOCIETY = re.compile(
     rf"\s*{_YEAR},?\s+(?:L['’ae]\s*)?(?:Société|Association|Académie|Collège|Fédération|Institut"
     r"|Deutsche|Österreichische|Schweizerische|Sociedad|Asociación|Società|Sociedade)[^.]{1,120}\."
@@ -93,7 +93,7 @@ _LINE_WORDS = frozenset(
 _TOKEN = re.compile(r"(?:B\.V\.|Ltd\.|Inc\.|LLC\.|GmbH\.|reserved\.)(?=[A-Z][a-z])|\S+")
 _MOST_TOKENS = 70
 _INITIAL = re.compile(r"(?:[A-Z]|U\.S|U\.K|St|Dr|Prof|Univ|Soc|Assoc|Dept|e|eds?|No|Vol)\.\Z")
-# What ends the name of an owner that no point follows.
+# Words that end an owner's name if no full stop follows.
 _OWNER_ENDS = frozenset(
     "B.V Ltd Inc LLC GmbH AG KGaA S.A SAS Limited IEEE ACM Elsevier Wiley Springer Nature "
     "Author Authors Author(s Society Association Press".split()
@@ -104,7 +104,7 @@ _SUPPLEMENT = (
     r"(?:(?:electronic |online )?supplement(?:ary|al) "
     r"(?:information|materials?|data|content)\s*:?\s+)?"
 )
-# Sentences by how they begin; each goes to its end.
+# Beginnings of notices that extend to the end of their sentence.
 _SENTENCES = (
     # Rights.
     r"(?:all|some) rights? (?:are )?reserved\b(?! (?:for|to|in)\b)",
@@ -179,7 +179,7 @@ _SENTENCES = (
     r"go to the publisher.s online edition\b",
 )
 _SENTENCE = re.compile("|".join(_SENTENCES), re.IGNORECASE)
-# Headings of pictures that are not there.
+# Headings of missing pictures.
 _PICTURE = re.compile(
     r"(?:graphical|visual|video) abstract\s*[:.]?\s*(?:\[image: see text\][.]?\s*)?"
     r"(?=$|highlights\b)",
@@ -187,7 +187,7 @@ _PICTURE = re.compile(
 )
 # To the end of the abstract: the declarations that preprint servers add to it.
 _TAIL = re.compile(r"###\s*Competing Interest Statement\b", re.IGNORECASE)
-# What stands in brackets, whole.
+# The entire text in brackets.
 _BRACKETED = re.compile(
     r"publication abstract|abstract (?:from|by|vom) (?:the )?(?:authors?|publishers?|autor|\w+)"
     r"|(?:journal|authors?|publishers?)['’]?s? abstract|as provided"
@@ -197,7 +197,7 @@ _BRACKETED = re.compile(
     r"|copyright applies to all abstracts\.?",
     re.IGNORECASE,
 )
-# The same, as the last words.
+# The same at the end of an abstract.
 _LAST = re.compile(
     r"authors?(?:/[A-Z]{2,4})?|autor(?:en)?|(?:dipf|hof|iab|bibb|zpid)(?:/[\w.]+)?|orig\.?",
     re.IGNORECASE,
@@ -210,7 +210,7 @@ _CLOSING = {"(": ")", "[": "]"}
 def without_boilerplate(text: str) -> str:
     """Remove copyright lines, permissions, and notices of databases and publishers.
 
-    What a study says stays, also about copyright.
+    The study's own sentences are kept, even if they are about copyright.
 
     Example:
         >>> without_boilerplate("Masks help. © 2020 Elsevier B.V. All rights reserved.")
@@ -236,17 +236,17 @@ def without_boilerplate(text: str) -> str:
 
 
 def cut_boilerplate(paper: Paper) -> Paper:
-    """Remove the boilerplate of a paper's abstract; the paper itself if there is none."""
+    """Remove the boilerplate from a paper's abstract; return the same paper if there is none."""
     source = paper.source
     abstract = without_boilerplate(source.abstract)
-    # A paper without a title keeps what it has.
+    # A paper without a title keeps its abstract.
     if abstract == source.abstract or not (abstract or source.title):
         return paper
     return replace(paper, source=replace(source, abstract=abstract))
 
 
 def _notice_end(text: str, start: int) -> int:
-    """Find where a notice that begins here ends; 0 if none does."""
+    """Find the end of a notice that begins here; 0 if none does."""
     if text[start : start + 1] in _CLOSING:
         end = _bracketed_end(text, start)
         if end:
@@ -259,7 +259,7 @@ def _notice_end(text: str, start: int) -> int:
         return _sentence_end(text, sentence.end())
     if line := _COPYRIGHT.match(text, start):
         if line[0].strip().lower() == "(c)" and "(b)" in text.lower():
-            return 0  # of a list: (a), (b), (c)
+            return 0  # an item of a list: (a), (b), (c)
         if society := _SOCIETY.match(text, line.end()):
             return society.end()
         return _line_end(text, line.end(), is_marked=True)
@@ -269,14 +269,14 @@ def _notice_end(text: str, start: int) -> int:
 
 
 def _end_of_journal(text: str, end: int) -> int:
-    """Add the journal's line that may follow one of its publisher."""
+    """Include the journal's line that may follow its publisher's line."""
     start = end + len(text[end:]) - len(text[end:].lstrip())
     journal = _JOURNAL.match(text, start)
     return (_line_end(text, journal.end(), is_marked=False) or end) if journal else end
 
 
 def _bracketed_end(text: str, start: int) -> int:
-    """Find the end of brackets around a notice, with a point after them; 0 if it is not one."""
+    """Find the end of a notice in brackets, with a following full stop; 0 if it is not one."""
     depth = 0
     for end in range(start, min(len(text), start + _LONGEST)):
         if text[end] == text[start]:
@@ -296,7 +296,7 @@ def _bracketed_end(text: str, start: int) -> int:
 
 
 def _sentence_end(text: str, start: int) -> int:
-    """Find the end of a sentence, of which a part is known."""
+    """Find the end of the sentence at a position."""
     position = start
     if text[start - 1 : start] == ".":
         position = start - 1
@@ -309,9 +309,9 @@ def _sentence_end(text: str, start: int) -> int:
 
 
 def _line_end(text: str, start: int, is_marked: bool) -> int:
-    """Find the end of a line of names and years; 0 if other words follow before a point.
+    """Find the end of a line of names and years; 0 if other words follow before a full stop.
 
-    A line that © marks may end with its owner's name instead.
+    A line that begins with © may end with its owner's name instead.
     """
     end = owner = since_owner = 0
     has_name = False
@@ -337,7 +337,7 @@ def _line_end(text: str, start: int, is_marked: bool) -> int:
 
 
 def _is_of_line(word: str, core: str) -> bool:
-    """Whether a word may stand in a line of names and years."""
+    """Whether a word may be part of a line of names and years."""
     if not any(map(str.isalpha, core)) or "@" in core or core.startswith(("http", "www.")):
         return True
     if word.endswith(":") and len(core) > 3 and core.lower() != "copyright":

@@ -21,20 +21,20 @@ from claim2source.data.text_files import id_error, text_error, text_lines, tsv_r
 COLLECTION = "collection_data.json"
 SPLITS = ("train", "dev", "test")
 LANGUAGES = ("en", "de", "fr")
-# The task's own files and copies of them spell the gold's field in two ways.
+# The task's files and copies of them spell the gold's field in two ways.
 GOLD = ("pubkey", "pub_key")
 HUB_COLLECTION, HUB_TEST = "collection", "test"
-# The organisers name the posts of the official test so.
+# The organisers' name for the posts of the official test.
 FINAL_TEST = "final_{}_test.json"
 COLLECTION_2025 = "subtask4b_collection_data.pkl"
-# The same table in another format; the first one that is there is read.
+# The same table in two formats; the first one that exists is read.
 COLLECTION_2025_CSV = "subtask4b_collection_data.csv"
 TWEETS = "subtask4b_query_tweets_{}.tsv"
 COLUMNS = ("cord_uid", "title", "abstract", "authors", "journal", "publish_time")
 
 
 class _Table(NamedTuple):
-    """Entries of one file, or of one split of a hub configuration; `name` names it."""
+    """Entries of one file, or of one split of a hub configuration, with its name."""
 
     name: str
     entries: list[object]
@@ -44,11 +44,11 @@ _Parts = dict[tuple[str, str], _Table]
 
 
 def read_2026(source: Path, translations: Path | None = None) -> tuple[list[Dataset], list[str]]:
-    """Read the splits of the task's JSON files in `source`, and note what is absent.
+    """Read the splits of the task's JSON files in `source`; return them and notes on missing files.
 
-    Claim ids are `<split>-<language>-<index>`: the task's `index` is unique within a file only.
-    The collection is required; of the claims' files (`<language>_<split>.json`, or
-    `final_<language>_test.json`) those that are absent are noted; it is an error if all are.
+    Claim ids are `<split>-<language>-<index>`, because the task's `index` is unique only within a
+    file. The collection is required. Missing files of claims (`<language>_<split>.json`, or
+    `final_<language>_test.json`) are noted; it is an error if all of them are missing.
     `translations` is a JSONL file of English translations: {"index", "lang", "split",
     "translation"}. Raises `InputError` on bad input, a line per problem.
     """
@@ -59,23 +59,23 @@ def read_2026(source: Path, translations: Path | None = None) -> tuple[list[Data
     for split, lang in product(SPLITS, LANGUAGES):
         path = _claims_file(source, split, lang, problems)
         if file_error(path) == "no such file":
-            notes.append(f"{path}: no such file; left out")
+            notes.append(f"{path}: no such file; skipped")
         elif (table := _read_json(path, problems)) is not None:
             parts[split, lang] = table
-    # A file that could not be read would make the checks of the others wrong.
+    # An unreadable file would make the checks of the others wrong.
     problems.raise_if_any()
     assert collection is not None
     return _splits(str(source), collection, parts, notes, translations)
 
 
 def files_2026() -> set[str]:
-    """Name all files that `read_2026` knows."""
+    """Return the names of all files that `read_2026` can read."""
     names = {f"{lang}_{split}.json" for split, lang in product(SPLITS, LANGUAGES)}
     return {COLLECTION, *names, *map(FINAL_TEST.format, LANGUAGES)}
 
 
 def _claims_file(source: Path, split: str, lang: str, problems: Problems) -> Path:
-    """Choose the file of a split's claims; two of one language's test must be equal."""
+    """Choose the file of a split's claims; two test files of one language must be equal."""
     path = source / f"{lang}_{split}.json"
     final = source / FINAL_TEST.format(lang)
     if split != "test" or not final.is_file():
@@ -90,15 +90,15 @@ def _claims_file(source: Path, split: str, lang: str, problems: Problems) -> Pat
 def read_hub(
     name: str, translations: Path | None = None, revision: str | None = None
 ) -> tuple[list[Dataset], list[str]]:
-    """Read the task from a data set of the Hugging Face hub (or a folder laid out as one).
+    """Read the task from a data set on the Hugging Face hub (or a folder with its layout).
 
     The set has the configurations `collection`, `en`, `de`, `fr` (splits train, dev) and `test`
-    (splits en, de, fr). The user's own login or HF_TOKEN opens a gated set. Needs `datasets`,
-    the extra `hub`. Raises `UserError` if it cannot be loaded, else as `read_2026`.
+    (splits en, de, fr). A gated set needs your own login or HF_TOKEN. Needs `datasets`, the extra
+    `hub`. Raises `UserError` if the set cannot be loaded, and the errors of `read_2026`.
     """
     tables = _load_hub(name, revision)
     if HUB_COLLECTION not in tables:
-        names = ", ".join(tables) or "none of this task's"
+        names = ", ".join(tables) or "none of this task"
         raise UserError(f"{name}: no configuration {HUB_COLLECTION!r}; there are: {names}")
     entries = [entry for part in tables[HUB_COLLECTION].values() for entry in part]
     parts: _Parts = {}
@@ -109,7 +109,7 @@ def read_hub(
         if part in tables.get(config, {}):
             parts[split, lang] = _Table(table, tables[config][part])
         else:
-            notes.append(f"{table}: not there; left out")
+            notes.append(f"{table}: no such split; skipped")
     collection = _Table(f"{name}/{HUB_COLLECTION}", entries)
     return _splits(name, collection, parts, notes, translations)
 
@@ -132,7 +132,7 @@ def _load_hub(name: str, revision: str | None) -> dict[str, dict[str, list[objec
             config: {str(split): part.to_list() for split, part in parts.items()}
             for config, parts in tables.items()
         }
-    # The library, the hub and the network fail in many ways; none of them is a bug of ours.
+    # The library, the hub and the network fail in many ways; none of these is our bug.
     except Exception as error:
         message = (str(error).splitlines() or [""])[0]
         message = message.replace(get_token() or "\0", "<token>")
@@ -158,9 +158,9 @@ def _splits(
         own = {claim.id: claim for claim in _claims(table, split, lang, ids, problems)}
         claims.setdefault(split, {}).update(own)
         if not table.entries and len(problems) == before:
-            problems.add(table.name, None, None, "holds no claims")
+            problems.add(table.name, None, None, "contains no claims")
     if not parts:
-        raise InputError(origin, reason="holds no claims: no train, dev or test in en, de or fr")
+        raise InputError(origin, reason="contains no claims: no train, dev or test in en, de or fr")
     if translations is not None:
         notes = notes + _add_translations(claims, translations, problems)
     problems.raise_if_any()
@@ -185,7 +185,7 @@ def _read_json(path: Path, problems: Problems) -> _Table | None:
 def _rows(table: _Table, problems: Problems) -> Iterator[Row]:
     for number, entry in enumerate(table.entries, start=1):
         if isinstance(entry, dict):
-            # It means something in our layout, nothing in this one.
+            # It has a meaning in our layout, but not in this one.
             entry.pop("metadata", None)
         row = parse_row(entry, Path(table.name), problems, number, f"entry {number}")
         if row is not None:
@@ -193,7 +193,7 @@ def _rows(table: _Table, problems: Problems) -> Iterator[Row]:
 
 
 def _papers(table: _Table, problems: Problems) -> tuple[tuple[Source, ...], frozenset[str]]:
-    """Read the collection, and the papers whose id is a number in it."""
+    """Read the collection, and the ids of papers that are numbers in it."""
     numeric: set[str] = set()
     entry_of: dict[str, int] = {}
     papers = []
@@ -208,14 +208,14 @@ def _papers(table: _Table, problems: Problems) -> tuple[tuple[Source, ...], froz
         if type(row.record.get(field)) is int:
             numeric.add(key)
     if not table.entries:
-        problems.add(table.name, None, None, "holds no papers")
+        problems.add(table.name, None, None, "contains no papers")
     return tuple(papers), frozenset(numeric)
 
 
 def _gold_type_notes(parts: _Parts, numeric_ids: Collection[str]) -> list[str]:
-    """Note golds that are texts if the collection has numbers, or the other way round.
+    """Note golds that are texts if the collection's ids are numbers, or the other way round.
 
-    Submissions write ids as the collection has them, and a scorer compares them with the golds.
+    Submissions use the collection's ids, and a scorer compares them with the golds.
     """
     notes = []
     for table in parts.values():
@@ -228,7 +228,7 @@ def _gold_type_notes(parts: _Parts, numeric_ids: Collection[str]) -> list[str]:
         if other:
             notes.append(
                 f"{table.name}: {len(other)} golds, such as {other[0]!r}, have another type than "
-                "in the collection; submissions write ids as the collection has them"
+                "in the collection; submissions use the collection's ids"
             )
     return notes
 
@@ -274,7 +274,7 @@ def _gold(row: Row, required: bool) -> str | None:
 def _add_translations(
     claims: dict[str, dict[str, Claim]], path: Path, problems: Problems
 ) -> list[str]:
-    """Add translations to the claims; return notes on claims still without one."""
+    """Add translations to the claims; return notes on claims without one."""
     file = JsonLines(path, problems)
     split_of: dict[str, str] = {}
     for split, own in claims.items():
@@ -288,7 +288,7 @@ def _add_translations(
             continue
         key = f"{split}-{lang}-{index}"
         if key not in split_of:
-            row.complain("index", f"no claim is {key!r}, its split, lang and index")
+            row.complain("index", f"no claim {key!r} (its split, lang and index)")
         elif file.seen.setdefault(key, row.line) != row.line:
             row.complain("index", f"{key!r} is already on line {file.seen[key]}")
         else:
@@ -312,9 +312,8 @@ def read_2025(source: Path) -> list[Dataset]:
     """Read the splits of Task 4b of 2025 in the folder `source`.
 
     Claim ids are `<split>-<post_id>`. The collection is a pickle, or a CSV file with the same
-    columns. train and dev are required; test is taken from the gold file if it exists, else from
-    the tweets alone (without qrels), else left out. Raises `InputError` on bad input, a line per
-    problem.
+    columns. train and dev are required; test is read from the gold file if it exists, else from
+    the tweets (without qrels), else skipped. Raises `InputError` on bad input, a line per problem.
     """
     problems = Problems()
     collection = _collection_file(source)
@@ -341,7 +340,7 @@ def read_2025(source: Path) -> list[Dataset]:
 
 
 def files_2025(source: Path) -> set[str]:
-    """Name all files that `read_2025` reads of a folder, if they are there."""
+    """Return the names of all files that `read_2025` reads from a folder."""
     tweets = {TWEETS.format(name) for name in (*SPLITS, "test_gold")}
     return {_collection_file(source), *tweets}
 
@@ -353,7 +352,7 @@ def _collection_file(source: Path) -> str:
 
 
 def _collection_rows(path: Path, problems: Problems) -> Iterator[Row]:
-    """Yield the rows of the collection: a CSV file's by line, a pickle's by number."""
+    """Yield the rows of the collection, numbered by line in a CSV file, by row in a pickle."""
     if path.suffix == ".csv":
         for line, cells in tsv_rows(path, COLUMNS, problems, delimiter=","):
             record = dict(zip(COLUMNS, cells, strict=True))
@@ -380,13 +379,13 @@ def _read_collection(path: Path, problems: Problems) -> tuple[Source, ...]:
         if key and row_with.setdefault(key, row) is not row:
             first = row_with[key]
             place = first.location if isinstance(first.location, str) else f"line {first.line}"
-            row.complain("cord_uid", f"{key!r} is already in {place}")
+            row.complain("cord_uid", f"{key!r} is already used in {place}")
         row.require_either("title", "abstract")
         title, abstract, authors, venue, date = map(row.text, COLUMNS[1:])
         papers.append(Source(key, title, abstract, turned_names(authors), venue, date))
     if not papers and len(problems) == before:
-        problems.add(path, None, None, "holds no papers")
-    # Every gold would be one that is not there.
+        problems.add(path, None, None, "contains no papers")
+    # Otherwise every gold would be reported as missing.
     if len(problems) > before and path.suffix == ".csv":
         problems.raise_if_any()
     return tuple(papers)

@@ -1,4 +1,4 @@
-"""Read dates of any form, and write them as ISO 8601 does, as exactly as they are known."""
+"""Parse dates in any form, and write them in ISO 8601 with the precision that is known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MONTHS = {
     **{"ene": 1, "fév": 2, "mär": 3, "mrz": 3, "avr": 4, "abr": 4, "mai": 5, "juin": 6},
     **{"juil": 7, "aoû": 8, "ago": 8, "okt": 10, "déc": 12, "dez": 12, "dic": 12},
 }
-# 2020-05-12, 2020/5, 20200512, 2020 May 12, 2020年5月12日, and what follows a time's T.
+# 2020-05-12, 2020/5, 20200512, 2020 May 12, 2020年5月12日, perhaps followed by a time.
 _DATE = re.compile(
     r"(?P<year>[0-9]{4})(?!\d(?:\D|$))"
     r"(?:(?:, |[-/. 年])?(?P<month>[0-9]{1,2}|[^\W\d_]{3,10})"
@@ -29,20 +29,20 @@ _DAY_AFTER = re.compile(r"[-.,/ ]*([0-9]{1,2})(?!\d)")
 
 
 def first_day(date: str) -> int:
-    """Number the first day that a date may mean: "2020-05" is 20200501; 0: unknown."""
+    """Return the first possible day of a date as a number: "2020-05" is 20200501; 0: unknown."""
     return min((_day(*meaning, last=False) for meaning in _meanings(date)), default=0)
 
 
 def last_day(date: str) -> int:
-    """Number the last day that a date may mean: "2020-02" is 20200229; 0: unknown."""
+    """Return the last possible day of a date as a number: "2020-02" is 20200229; 0: unknown."""
     return max((_day(*meaning, last=True) for meaning in _meanings(date)), default=0)
 
 
 def iso_date(date: str) -> str:
-    """Write a date as 2020, 2020-03 or 2020-03-05, as exactly as it is known; "" if it is not.
+    """Write a date as 2020, 2020-03 or 2020-03-05, as precisely as it is known; "" if unknown.
 
-    Of an issue for several months the first one counts, of a season the year; of "03/05/2020",
-    which is one of two days, the year too.
+    An issue for several months gets the first month, a season its year, and so does "03/05/2020",
+    which may be either of two days.
     """
     written = [_written(*meaning) for meaning in _meanings(date)]
     if not written:
@@ -62,7 +62,7 @@ def _written(year: int, month: int, day: int) -> str:
 
 
 def stored_date(date: str) -> str:
-    """Write a date as ISO, but one that may be two days, or is not read, as it is."""
+    """Write a date in ISO form, unless it is ambiguous or cannot be parsed: then unchanged."""
     written = {_written(*meaning) for meaning in _meanings(date)}
     if len(written) == 1:
         return written.pop()
@@ -70,14 +70,14 @@ def stored_date(date: str) -> str:
 
 
 def _meanings(date: str) -> list[tuple[int, int, int]]:
-    """List the possible readings of a date: year, month and day, 0 if unknown.
+    """List the possible meanings of a date as year, month and day, 0 if unknown.
 
-    "05/12/2020" is two days, but "05.12.2020" is one in December.
+    "05/12/2020" has two, but "05.12.2020" is in December.
     """
     date = date.strip()[:100]
     match = _DATE.match(date)
     if match and int(match["year"]):
-        month = _month(match["month"])  # "2020 Spring" is some day of that year
+        month = _month(match["month"])  # none in "2020 Spring"
         day = int(match["day"] or 0) if month else 0
         return [(int(match["year"]), month, day)]
     if numbers := _NUMBERS.search(date):
@@ -92,7 +92,7 @@ def _meanings(date: str) -> list[tuple[int, int, int]]:
 
 
 def _orders(numbers: re.Match[str]) -> list[tuple[int, int, int]]:
-    """List the readings of "05/12/2020": day before month, and after it unless dots part them."""
+    """List the meanings of "05/12/2020": day first or, unless there are dots, month first."""
     first, second, year = int(numbers[1]), int(numbers[3]), int(numbers[4])
     readings: list[tuple[int, int, int]] = []
     for month, day in ((second, first), (first, second)):
@@ -104,7 +104,7 @@ def _orders(numbers: re.Match[str]) -> list[tuple[int, int, int]]:
 
 
 def _month_and_day(date: str) -> tuple[int, int]:
-    """Read the name of a month in a date, and a day beside it; 0 for what is unknown."""
+    """Find the name of a month in a date, and the day next to it; 0 if unknown."""
     for word in _WORD.finditer(date):
         month = _month(word[0])
         if month:

@@ -1,4 +1,4 @@
-"""Clean DOIs: as registries, reference managers, web pages and people write them."""
+"""Clean DOIs in the forms that registries, reference managers, web pages and people write."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import re
 import unicodedata
 from urllib.parse import unquote
 
-# Most DOIs are clean: nothing but these characters.
+# Most DOIs are clean: they consist of these characters.
 _CLEAN = re.compile(r"10\.[0-9]{4,9}/[a-z0-9](?:[a-z0-9._/-]*[a-z0-9])?")
 _START = r"10\.[0-9]{4,9}(?:\.[0-9]+)*/"
 _FIRST = re.compile(rf"(?<![0-9.]){_START}(?=[^\s/])", re.IGNORECASE)
-# Another DOI begins behind white space, a separator, or an address.
+# Another DOI begins after white space, a separator, or an address.
 _NEXT = re.compile(
     r"(?:[\s,;|]+|(?=https?:/)|(?<![a-z])doi:)(?:(?:https?:/+[^\s/]+/|doi:?|info:doi/|and|&)\s*)*"
     rf"(?={_START})",
     re.IGNORECASE,
 )
-# The end of a SICI, which publishers made DOIs of until 2005: <422::AID-JBM9>3.0.CO;2-#.
+# The end of a SICI, from which publishers made DOIs until 2005: <422::AID-JBM9>3.0.CO;2-#.
 _SICI = re.compile(
     r"[^\s<>\[\]]*[<\[][^\s<>\[\]]*[>\]][0-9]\.[0-9]\.[a-z]{2};2(?:-[0-9a-z#])?", re.IGNORECASE
 )
@@ -27,28 +27,28 @@ _PERCENT = re.compile(r"%[0-9a-fA-F]{2}")
 _BRACKETS = {")": "(", "]": "[", "}": "{", ">": "<"}
 _PUNCTUATION = ".,;:!?'’‘*/&([{<>…·"
 _HYPHENS = dict.fromkeys(map(ord, "‐‑‒–−"), "-")
-# What publishers' addresses have behind a DOI.
+# What follows a DOI in publishers' addresses.
 _PAGE = re.compile(
     r"(?:/(?:full|abs|abstract|pdf|epdf|pdfdirect|html|fulltext|full-text|meta|xml|summary|"
     r"references|citations|figures)(?:/html|/pdf)?|\.(?:full\.)?(?:pdf|html?)(?:\+html)?|"
     r"\.full(?:-text)?|\.abstract|\.short)$",
     re.IGNORECASE,
 )
-# A version of a preprint has the preprint's DOI; so has its full text.
+# Versions and full texts of a preprint get the preprint's DOI.
 _PREPRINT = re.compile(r"(10\.(?:1101|64898)/[0-9.]+)v[0-9]+(?:[./].*)?$", re.IGNORECASE)
 _HOST = re.compile(r"https?://([^\s/]+)/\S*$", re.IGNORECASE)
 _LONGEST = 4096
 
 
 def plain_doi(text: str) -> str:
-    """Return the first DOI in a text, clean and in small letters; "" if there is none."""
+    """Return the first DOI in a text, clean and in lower case; "" if there is none."""
     if _CLEAN.fullmatch(text):
         return text
     return next(iter(plain_dois(text)), "")
 
 
 def plain_dois(text: str) -> list[str]:
-    """List the DOIs in a text, each once, clean and in small letters."""
+    """List the distinct DOIs in a text, clean and in lower case."""
     if not text or "10" not in unicodedata.normalize("NFKC", text):
         return []
     decoded = _decoded(text[:_LONGEST])
@@ -66,7 +66,7 @@ def plain_dois(text: str) -> list[str]:
 
 
 def _stable(doi: str) -> str:
-    """Clean a DOI until cleaning leaves it as it is."""
+    """Clean a DOI until it no longer changes."""
     while True:
         preprint = _PREPRINT.match(doi)
         decoded = _decoded(doi if preprint is None else preprint[1])
@@ -80,7 +80,7 @@ def _stable(doi: str) -> str:
 
 
 def _decoded(text: str) -> str:
-    """Read entities, percent codes and LaTeX's escapes; remove what is invisible."""
+    """Decode entities, percent codes and LaTeX escapes; remove invisible characters."""
     while True:
         decoded = html.unescape(text)
         if _PERCENT.search(decoded):
@@ -95,7 +95,7 @@ def _decoded(text: str) -> str:
 
 
 def _cut(text: str) -> tuple[str, int]:
-    """Cut a text that begins with a DOI behind it; return where the search for others goes on."""
+    """Return the DOI at the beginning of a text, and the position where the search continues."""
     following = _NEXT.search(text, 1)
     if following is not None:
         text = text[: following.start()]

@@ -1,7 +1,7 @@
-"""Read posts: of a file, standard input, or an address of Bluesky or Mastodon by its public API.
+"""Read posts from a file, from standard input, or from the public APIs of Bluesky and Mastodon.
 
-Nothing but these hosts is asked, over HTTPS: redirects are refused, answers are small, and neither
-a key nor a cookie is sent.
+Only hosts of these networks are contacted, over HTTPS. Redirects are refused, the size of answers
+is limited, and no key or cookie is sent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from claim2source.data.networks import Bluesky, PostParts, mastodon_post, object
 from claim2source.data.posts import LONGEST, Post, read_posts
 
 BLUESKY, BLUESKY_API = "bsky.app", "public.api.bsky.app"
-# Instances of Mastodon that researchers and newsrooms use; others are named by the user.
+# Instances of Mastodon that researchers and newsrooms use; users can name others.
 MASTODON = tuple(
     (
         "mastodon.social mastodon.online mastodon.world mstdn.social mstdn.science mas.to "
@@ -48,7 +48,7 @@ _OTHER_ADDRESS = re.compile(
 class Fetcher:
     """Read posts. `instances` are further hosts of Mastodon.
 
-    `base_urls` maps a host to where it is asked in place of https://HOST: a server of tests.
+    `base_urls` maps a host to an address that replaces https://HOST, for tests.
     """
 
     instances: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class Fetcher:
                 raise UserError(f"instances: {host!r} is not a host, such as mastodon.social")
 
     def knows(self, address: str) -> bool:
-        """Whether an address is on a network whose posts are read."""
+        """Whether an address is on a network whose posts can be read."""
         try:
             host = urlsplit(address.strip()).hostname or ""
         except ValueError:
@@ -85,7 +85,7 @@ class Fetcher:
             return self._mastodon(address, host, path, id)
         raise UserError(
             f"{address}: {host or 'this'} is neither {BLUESKY} nor a known instance of Mastodon; "
-            "name one by --instances, or paste the post's text"
+            "add it with --instances, or paste the post's text"
         )
 
     def _bluesky(self, address: str, path: list[str], id: str) -> Post:
@@ -98,7 +98,7 @@ class Fetcher:
             name = _text(self._json(f"{BLUESKY_API}/xrpc/{query}", address), "did", address)
 
         def fetch_post_view(uri: str) -> dict[str, Any] | None:
-            """Ask for the post at an AT address; None if it cannot be seen."""
+            """Fetch the post at an AT address; None if it is not visible."""
             query = f"app.bsky.feed.getPosts?uris={quote(uri, safe='')}"
             posts = objects(self._json(f"{BLUESKY_API}/xrpc/{query}", address).get("posts"))
             return posts[0] if posts and isinstance(posts[0].get("record"), dict) else None
@@ -130,11 +130,12 @@ class Fetcher:
                 if code in (400, 401, 403, 404, 410):
                     raise UserError(f"{address}: no such post, or it is not public")
                 if answer.is_error:
-                    raise UserError(f"{address}: {host} answers {code}")
+                    raise UserError(f"{address}: {host} answered with status {code}")
                 for part in answer.iter_raw():
                     data += part
                     if len(data) > self.limit:
-                        raise UserError(f"{address}: {host} answers more than {self.limit} bytes")
+                        reason = f"{host} sent more than {self.limit} bytes"
+                        raise UserError(f"{address}: {reason}")
                     if time.monotonic() > end:
                         raise httpx2.ReadTimeout("timed out")
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
@@ -144,7 +145,7 @@ class Fetcher:
         except (ValueError, RecursionError):
             reply = None
         if not isinstance(reply, dict):
-            raise UserError(f"{address}: {host} does not answer a JSON object")
+            raise UserError(f"{address}: {host} did not answer with a JSON object")
         return reply
 
 
@@ -154,7 +155,7 @@ def is_address(text: str) -> bool:
 
 
 def is_other_address(text: str) -> bool:
-    """Whether a text is nothing but an address that is not of the web, such as file:///x."""
+    """Whether a text is only an address outside the web, such as file:///x."""
     return _OTHER_ADDRESS.fullmatch(text.strip()) is not None and not is_address(text)
 
 
@@ -182,10 +183,10 @@ def posts_from(
     fetcher: Fetcher | None,
     columns: Mapping[str, str] | None = None,
 ) -> Iterator[Post]:
-    """Read the posts of a file, else the one post, which is on standard input if it is `-`.
+    """Read the posts of a file, or else one post, which `-` reads from standard input.
 
-    `columns` name the columns of a file's fields. A fetcher reads those that are addresses of the
-    web. Raises `UserError` for an address that is not read; of a file's only if none is.
+    `columns` name the columns of a file's fields. A fetcher replaces web addresses by their posts.
+    Raises `UserError` for an address that cannot be read; in a file only if none can.
     """
     if file is None:
         text = _standard_input() if post == "-" else post or ""
@@ -204,12 +205,12 @@ def posts_from(
     if failed and not read:
         raise failed[0]
     if failed:
-        log.warning("%s: %d addresses left out: %s", file, len(failed), failed[0])
+        log.warning("%s: skipped %d addresses: %s", file, len(failed), failed[0])
 
 
 def resolved(item: Post, fetcher: Fetcher | None) -> Post:
-    """Return a post, or the one at the address that it is. Raises `UserError` if none is read."""
-    reason = address_error(item.text, fetcher or Fetcher(), "--fetch reads")
+    """Return a post, or fetch it if its text is an address. Raises `UserError` if that fails."""
+    reason = address_error(item.text, fetcher or Fetcher(), "--fetch downloads")
     if reason is None:
         return item
     if fetcher is None or not is_address(item.text):
@@ -219,19 +220,19 @@ def resolved(item: Post, fetcher: Fetcher | None) -> Post:
 
 
 def address_error(text: str, fetcher: Fetcher, offer: str) -> str | None:
-    """Explain why a post that is an address is not searched; None if it is a text.
+    """Return the reason why a post cannot be searched, because it is an address; None if it can.
 
-    `offer` says what reads the post there, if it is on a network that the fetcher knows.
+    `offer` names a way to read the post there, if the fetcher knows the network.
     """
     if is_other_address(text):
-        return "is an address that is not fetched: only https:// addresses of posts are"
+        return "is an address that cannot be fetched: only https:// addresses of posts can"
     if not is_address(text):
         return None
     if fetcher.knows(text):
         return f"is an address; {offer} the post there"
     return (
         f"is an address of neither {BLUESKY} nor a known instance of Mastodon: paste the post's "
-        "text, or name the instance by --instances"
+        "text, or add the instance with --instances"
     )
 
 
@@ -242,5 +243,5 @@ def _standard_input() -> str:
     except UnicodeDecodeError:
         raise InputError("standard input", reason="is not UTF-8") from None
     if not text.strip():
-        raise ConfigError("post", text[:40], "a text; standard input holds none")
+        raise ConfigError("post", text[:40], "a text; standard input is empty")
     return text

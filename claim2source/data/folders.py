@@ -1,4 +1,4 @@
-"""Locate data sets by path, by name, or as a file of pairs."""
+"""Find data sets by path, by name, or as a file of pairs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ DEMO = Path(__file__).resolve().parent / "demo"
 
 
 def dataset_folder(name: str | Path) -> Path:
-    """Locate the folder of a data set given by path or name, as `load` does.
+    """Find the folder of a data set by path or name, as `load` does.
 
-    A file of pairs is prepared as a folder of the store. Raises `InputError` if a plain name is no
-    folder, here or in CLAIM2SOURCE_DATA.
+    A file of pairs is converted to a folder in the store. Raises `InputError` if a plain name is
+    not a folder, here or in CLAIM2SOURCE_DATA.
     """
     if str(name) == "demo":
         return DEMO
@@ -30,7 +30,7 @@ def dataset_folder(name: str | Path) -> Path:
         return Path(root) / folder
     folder_note = "no such data set here"
     if folder.is_file():
-        folder_note = "is a file; a data set is a folder"
+        folder_note = "is a file, but a data set is a folder"
     root_note = "and CLAIM2SOURCE_DATA is not set"
     if root:
         root_note = f"nor in {root} (CLAIM2SOURCE_DATA)"
@@ -38,5 +38,5 @@ def dataset_folder(name: str | Path) -> Path:
 
 
 def dataset_files(name: str | Path) -> list[Path]:
-    """List a data set's two files and its folder. Raises as `dataset_folder` does."""
+    """List a data set's two files and its folder. Raises the errors of `dataset_folder`."""
     return [dataset_folder(name) / part for part in (CORPUS, QUERIES, QRELS)]

@@ -1,8 +1,8 @@
 """Read a pickled pandas DataFrame of plain columns without running anything in it.
 
-Names in a pickle are never imported: those that such a frame needs stand for records of what it
-would call and set, and any other name or opcode is refused. The records are then checked, and
-become columns.
+Names in a pickle are never imported. The names that such a frame needs are replaced by classes
+that record what it would call and set; any other name or opcode is refused. The records are then
+checked and converted to columns.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from claim2source.core.errors import InputError
 
 Cell = str | int | float | bool | None
 
-# Bytes of a file: an opcode of one byte can make a list of 64.
+# Limit of a file in bytes: an opcode of one byte can make a list of 64 bytes.
 MAX_BYTES = 2**28
 _DTYPE = re.compile(r"b1|[iu][1248]|f[248]|O8|M8|m8")
 _UNITS = ("s", "ms", "us", "ns")
 _RESOLUTIONS = {7: "s", 8: "ms", 9: "us", 10: "ns"}
-# A regular file holds every cell once; reading shared buffers many times over is an attack.
+# A regular file has every cell once; reading shared buffers many times is an attack.
 _MOST_READ = 4
-# What libraries raise for bytes that are no pickle, or no frame.
+# Errors of libraries for bytes that are not a pickle, or not a frame.
 _DAMAGED = (
     *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, EOFError),
     *(pickle.UnpicklingError, struct.error),
 )
-# What a name stands for: exact pairs of module and name, as pandas 1.5, 2 and 3 write them for a
-# frame of plain columns, with numpy 1 or 2, with or without pyarrow.
+# Kinds of the allowed names: the exact modules and names that pandas 1.5, 2 and 3 write for a frame
+# of plain columns, with numpy 1 or 2, with or without pyarrow.
 _NAMES = """
 frame: pandas.DataFrame pandas.core.frame.DataFrame
 manager: pandas.core.internals.managers.BlockManager
@@ -71,7 +71,7 @@ ADMITTED: dict[tuple[str, str], str] = {
     for kind, _, names in (line.partition(": ") for line in _NAMES.strip().splitlines())
     for name in names.split()
 }
-# All that protocols 2 to 5 need for a frame of plain columns.
+# The opcodes that protocols 2 to 5 need for a frame of plain columns.
 _OPCODES = """
 PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 LONG4 BINFLOAT
 SHORT_BINUNICODE BINUNICODE BINUNICODE8 SHORT_BINBYTES BINBYTES BINBYTES8 EMPTY_LIST APPEND APPENDS
@@ -81,7 +81,7 @@ GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD
 
 
 class RecordedCall:
-    """Record a call of an admitted name, and the state of the object that it would make."""
+    """Record of a call of an allowed name, and the state of the object that it would make."""
 
     __slots__ = ("args", "state")
     kind = ""
@@ -97,7 +97,7 @@ class RecordedCall:
         self.state = state
 
 
-# An admitted name stands for a class of its kind: a call of it makes a record.
+# Each kind of name has a class; calling it makes a record.
 _KINDS: dict[str, type[RecordedCall]] = {
     kind: type("Name", (RecordedCall,), {"kind": kind, "__slots__": ()})
     for kind in ADMITTED.values()
@@ -107,12 +107,12 @@ _KINDS: dict[str, type[RecordedCall]] = {
 class _Restricted(pickle._Unpickler):
     """Unpickle records, with few opcodes.
 
-    Of pickle's two this is the one written in Python, whose opcodes can be left out: the other
-    gives names from a cache of extension codes without asking `find_class`, and makes room for
-    a memo of the size that is claimed.
+    This is pickle's implementation in Python, whose opcodes can be removed. The one in C returns
+    names from a cache of extension codes without calling `find_class`, and allocates a memo of the
+    size that the file claims.
     """
 
-    # The Python class has these; the stubs do not know them.
+    # The Python class has these, but the stubs do not.
     stack: list[Any]
     pop_mark: Callable[[], list[Any]]
 
@@ -149,7 +149,7 @@ _Restricted.dispatch = _Dispatch(
 _Restricted.dispatch |= {
     pickle.SETITEM[0]: _Restricted.load_setitem,  # type: ignore[dict-item]
     pickle.SETITEMS[0]: _Restricted.load_setitems,  # type: ignore[dict-item]
-    # pickle's own makes room for as many bytes as are claimed, before it reads them.
+    # pickle's own allocates the claimed number of bytes before it reads them.
     pickle.BYTEARRAY8[0]: pickle._Unpickler.dispatch[pickle.BINBYTES8[0]],
 }
 
@@ -159,14 +159,14 @@ def read_frame(path: str | Path) -> dict[str, list[Cell]]:
 
     Cells are str, int, float, bool or None; None, NaN, NA and NaT all become None. Dates are
     ISO 8601 text (`2020-01-31` at midnight, else `2020-01-31T12:00:00`), durations seconds.
-    Raises `InputError` naming the file and the (module, name) that is refused, or what makes
-    the file unreadable. Memory stays proportional to the size of the file, at most
+    Raises `InputError` with the file and the module and name that is refused, or the reason why
+    the file is unreadable. Memory is proportional to the size of the file, which is at most
     `MAX_BYTES` bytes.
     """
     try:
         size = Path(path).stat().st_size
         if size > MAX_BYTES:
-            raise InputError(path, reason=f"{size} bytes; a pickle is read up to {MAX_BYTES}")
+            raise InputError(path, reason=f"{size} bytes; a pickle may have at most {MAX_BYTES}")
         data = Path(path).read_bytes()
         return _Reader(_MOST_READ * len(data)).frame(_Restricted(io.BytesIO(data)).load())
     except FileNotFoundError:
@@ -177,7 +177,7 @@ def read_frame(path: str | Path) -> dict[str, list[Cell]]:
         short = " ".join(str(error).split())[:300] or type(error).__name__
         reason = f"not a pickled DataFrame of plain columns, or damaged: {short}"
     except (RecursionError, MemoryError):
-        reason = "nested too deeply or too large to be read"
+        reason = "nested too deeply or too large"
     raise InputError(path, reason=reason)
 
 
@@ -187,14 +187,14 @@ def _need(holds: bool, reason: str) -> None:
 
 
 class _Reader:
-    """Turn the description of a DataFrame into columns; `budget` is in bytes or cells."""
+    """Convert the records of a DataFrame to columns; `budget` is in bytes or cells."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
 
     def spend(self, amount: int) -> None:
         self.budget -= amount
-        _need(self.budget >= 0, "it claims more data than the file holds")
+        _need(self.budget >= 0, "it claims more data than the file has")
 
     def built(self, value: Any, *kinds: str) -> RecordedCall:
         _need(isinstance(value, RecordedCall) and value.kind in kinds, f"no {' or '.join(kinds)}")
@@ -238,7 +238,7 @@ class _Reader:
         return [int(position) for position in columns[0] if position is not None]
 
     def columns(self, values: Any) -> list[list[Cell]]:
-        """Read the columns of a block's values, [columns][rows]."""
+        """Return the columns of a block's values, [columns][rows]."""
         node = self.built(values, "array", "array of buffer", "backed", "arrow strings")
         if node.kind == "arrow strings":
             array = node.state["_pa_array"] if "_pa_array" in node.state else node.state["_data"]
@@ -257,13 +257,13 @@ class _Reader:
         else:
             data, dtype, shape, order = node.args
             fortran = order == "F"
-        _need(type(shape) is tuple and len(shape) in (1, 2), "an array is not of 1 or 2 dimensions")
+        _need(type(shape) is tuple and len(shape) in (1, 2), "an array without 1 or 2 dimensions")
         _need(all(type(n) is int and n >= 0 for n in shape), "an array has an impossible shape")
         count, width = (1, shape[0]) if len(shape) == 1 else shape
         self.spend(count + count * width)
         kind = self.dtype(dtype)
         if kind.kind == "O":
-            # numpy lists objects row by row even where the array is stored column by column.
+            # numpy lists objects row by row even if the array is stored column by column.
             _need(type(data) is list and len(data) == count * width, "an array lacks cells")
             return [[self.cell(c) for c in data[i * width : (i + 1) * width]] for i in range(count)]
         flat = np.frombuffer(self.bytes(data), kind)
@@ -336,7 +336,7 @@ class _Reader:
         texts, rows = pyarrow.py_buffer(text or b""), pyarrow.py_buffer(ends)
         mask = None if valid is None else pyarrow.py_buffer(valid)
         array = make.from_buffers(length, rows, texts, mask, -1, offset)
-        # Checks that every offset lies in the text and none falls, and that the text is UTF-8.
+        # Checks that offsets are within the text and do not decrease, and that it is UTF-8.
         array.validate(full=True)
         return array.to_pylist()
 

@@ -1,7 +1,7 @@
-"""Read pandas frames and Hugging Face data sets: papers, posts, judgements and runs.
+"""Read papers, posts, judgements and runs from pandas frames and Hugging Face data sets.
 
-A table has a name, as a file has, and its rows are numbered from 1: `posts:3: text: is empty`.
-Where a column may have several names, the first one that is there is read.
+Errors name the table and the row, from 1: `posts:3: text: is empty`. If a column may have several
+names, the first one that exists is used.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from claim2source.core.run import Run
 from claim2source.data.jsonl import Records, Row, parse_row
 from claim2source.data.trec import TOO_LARGE
 
-# What BEIR, ir_measures, PyTerrier and `Run.to_pandas` call the columns.
+# Names of the columns in BEIR, ir_measures, PyTerrier and `Run.to_pandas`.
 CLAIM_COLUMNS = ("query-id", "query_id", "qid", "claim")
 SOURCE_COLUMNS = ("corpus-id", "corpus_id", "doc_id", "docno", "docid", "source")
 SCORE_COLUMNS = ("score",)
 GRADE_COLUMNS = ("score", "relevance", "label")
-_NA_TYPES = ("NAType", "NaTType")  # pandas's own, which compare with nothing
+_NA_TYPES = ("NAType", "NaTType")  # types of pandas that equal nothing
 
 RankingRow = tuple[int | None, object, object, object]  # row, claim, source, score
 
 
 def is_table(value: object) -> bool:
-    """Whether a value has columns, as frames and data sets of Hugging Face have."""
+    """Whether a value has columns, like frames and data sets of Hugging Face."""
     names = getattr(value, "column_names", None) or getattr(value, "columns", None)
     return names is not None and hasattr(value, "__getitem__") and not isinstance(value, Mapping)
 
 
-ANY_TABLE = "a pandas frame, a Dataset of Hugging Face, a list of dicts or a list of texts"
+ANY_TABLE = "a pandas frame, a Hugging Face Dataset, a list of dicts or a list of texts"
 
 
 def _columns(rows: Sequence[Any], name: str) -> dict[str, list[object]]:
-    """Turn a list of dicts, or of texts, into columns; texts are `post-1`, .."""
+    """Convert a list of dicts or texts to columns; texts get the ids `post-1`, .."""
     if isinstance(rows[0], str):
         kind = name.removesuffix("s")
         rows = [{"_id": f"{kind}-{n}", "text": text} for n, text in enumerate(rows, start=1)]
@@ -55,18 +55,18 @@ def _column_names(data: Any) -> list[str]:
 
 
 def _table_error(value: object) -> str:
-    """Explain why a value is not a table."""
+    """Return the reason why a value is not a table."""
     if isinstance(value, Mapping) and hasattr(value, "column_names"):
-        return f"holds several splits: give one of {', '.join(map(str, value))}"
+        return f"has several splits: pass one of {', '.join(map(str, value))}"
     article = "an empty" if isinstance(value, list | tuple) else "a"
     return f"is {article} {type(value).__name__}; wanted: {ANY_TABLE}"
 
 
 class Frame:
-    """Table, or a list of dicts or texts, under the name that errors give it.
+    """Table, or a list of dicts or texts, with its name in errors.
 
-    `columns` says which key a column of another name has. Raises `InputError` in one line
-    if it is not a table, or has a column twice.
+    `columns` maps other column names to keys. Raises `InputError` if it is not a table, or has a
+    column twice.
     """
 
     def __init__(self, table: object, name: str, columns: Mapping[str, str] | None = None) -> None:
@@ -79,9 +79,9 @@ class Frame:
             raise self.wrong(_table_error(table))
         index = getattr(data, "index", None)
         if any(level is not None for level in getattr(index, "names", ())):
-            data = data.reset_index()  # an id that is the frame's index is a column too
+            data = data.reset_index()  # the frame's index may be the id
         if hasattr(data, "with_format"):
-            data = data.with_format(None)  # plain values in place of tensors
+            data = data.with_format(None)  # plain values instead of tensors
         self._table = data
         self.names = _column_names(data)
         renamed = columns or {}
@@ -100,14 +100,14 @@ class Frame:
         return InputError(self.name, reason=reason)
 
     def column(self, name: str) -> list[object]:
-        """Read a column as plain Python values, None if one is missing."""
+        """Return a column as plain Python values, None if one is missing."""
         values = self._table[self.names[self.columns.index(name)]]
         for method in ("to_list", "to_pylist"):
             values = getattr(values, method)() if hasattr(values, method) else values
         return [plain_value(value) for value in values]
 
     def choose(self, names: Sequence[str]) -> str:
-        """Choose the first of these names that is a column. Raises `InputError` without one."""
+        """Return the first of these names that is a column. Raises `InputError` if none is."""
         for name in names:
             if name in self.columns:
                 return name
@@ -135,8 +135,8 @@ def plain_value(value: Any) -> object:
 class FrameRecords(Records):
     """Read the rows of a table as the records of a BEIR file.
 
-    `fields` are the keys of a record with the names that their columns may have. A column with one
-    of the names `of_metadata` is read as if it stood in the metadata.
+    `fields` maps the keys of a record to the names that their columns may have. A column with one
+    of the names in `of_metadata` is treated as metadata.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class FrameRecords(Records):
         self._of_metadata = [name for name in of_metadata if name in frame.columns]
         read = {*self._column_of.values(), *self._of_metadata, "metadata"}
         metadata = dict.fromkeys(name for name in frame.columns if name not in read)
-        # An error of every row is reported once.
+        # The same error in every row is reported once.
         header = dict.fromkeys(self._column_of, "") | metadata | {"metadata": {}}
         Row(header, 0, self._complain).check_keys(tuple(fields), of_metadata)
 
@@ -183,14 +183,14 @@ class FrameRecords(Records):
 
 
 def cell_text(value: object) -> str:
-    """Write a cell as a TSV file has it; whole numbers of float columns have no point."""
+    """Write a cell as in a TSV file; whole numbers of float columns get no decimal point."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return "" if value is None else str(value)
 
 
 def run_from_frame(table: object, name: str = "run") -> Run:
-    """Read a run of a table with columns for claim, source and score; others are not read.
+    """Read a run from a table with columns for claim, source and score; ignore other columns.
 
     Raises `InputError` with row and column for each problem.
     """
@@ -202,7 +202,7 @@ def run_from_frame(table: object, name: str = "run") -> Run:
 
 
 def run_from_scores(scores: Mapping[Any, Mapping[Any, Any]], name: str = "run") -> Run:
-    """Read a run of claim -> source -> score. Raises `InputError` with a line for each problem."""
+    """Make a run from claim -> source -> score. Raises `InputError`, with a line per problem."""
     rows: list[RankingRow] = []
     for claim, ranked in scores.items():
         for source, score in ranked.items():
@@ -211,7 +211,7 @@ def run_from_scores(scores: Mapping[Any, Mapping[Any, Any]], name: str = "run") 
 
 
 def _score_error(score: object) -> str:
-    """Explain why a value cannot be a score; "" if it can."""
+    """Return the reason why a value cannot be a score; "" if it can."""
     if score is None:
         return "is missing"
     if isinstance(score, bool) or not isinstance(score, int | float):

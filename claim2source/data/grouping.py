@@ -1,11 +1,11 @@
-"""Group claims that mean the same paper, by one of three rules.
+"""Group claims that refer to the same paper, by one of three rules.
 
 - Connected golds (`connected_groups`, `gold_groups`): claims that share a gold, directly or
   through other claims. Tests, intervals, batches and `val` keep such claims together.
-- Identical text (`golds_by_text`): claims with the same text share their golds. Mining takes
-  none of them as a negative, and training masks them.
-- Near-duplicates (`claim2source.mining.near_duplicates`): sources so alike in title, abstract or
-  vector that one is not a negative if the other is gold.
+- Identical text (`golds_by_text`): claims with the same text share their golds. Mining uses none
+  of them as a negative, and training masks them.
+- Near-duplicates (`claim2source.mining.near_duplicates`): sources with such similar titles,
+  abstracts or vectors that one is not a negative if the other is gold.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from claim2source.core.records import Claim, Qrels, nfkc
 
 
 def connected_groups(keys: Iterable[Sequence[str]]) -> list[int]:
-    """Number the groups of items that share a key, directly or through others.
+    """Number the groups of items that share a key, directly or through other items.
 
     `keys` are each item's keys; an item without any is a group of its own. Numbers follow the
     first appearance of a group.
@@ -50,14 +50,14 @@ def gold_groups(qrels: Qrels, claim_ids: Iterable[str]) -> np.ndarray:
 
 
 def plain_text(text: str) -> str:
-    """Return a text in NFKC and small letters with single spaces: equal for identical claims."""
+    """Return a text in NFKC and lower case with single spaces: equal for identical claims."""
     return " ".join(nfkc(text).casefold().split())
 
 
 def golds_by_text(claims: Sequence[Claim]) -> dict[str, frozenset[str]]:
-    """Map every claim id to the golds of all claims with its text, case and spaces aside.
+    """Map every claim id to the golds of all claims with its text, ignoring case and spaces.
 
-    What is `excluded` for them is added: no claim is a negative of itself.
+    Their `excluded` sources are added, so that a claim is never a negative of itself.
     """
     golds: dict[str, frozenset[str]] = {}
     text_of: dict[str, str] = {}

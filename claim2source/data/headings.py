@@ -1,4 +1,4 @@
-"""Know the columns of tables of papers by their headings, as databases and people write them."""
+"""Recognise the columns of paper tables by the headings that databases and people use."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from claim2source.data.beir import OF_SOURCES
 from claim2source.data.text_files import heading_key
 
 FIELDS = ("id", "title", "abstract", *OF_SOURCES)
-# Headings of a field in small letters and digits alone; of a row's cells the first filled one
-# counts. Scopus, Web of Science, Zotero, PubMed, OpenAlex, IEEE, Springer, ERIC, Europe PMC,
+# Headings of a field, reduced to lower-case letters and digits; the first filled cell of a row is
+# used. Scopus, Web of Science, Zotero, PubMed, OpenAlex, IEEE, Springer, ERIC, Europe PMC,
 # Dimensions, Lens, Embase, CORD-19 and Semantic Scholar.
 _HEADINGS = {
     "id": "id",
@@ -50,30 +50,30 @@ _HEADINGS = {
         publicationid paperid corpusid openalexid arxivid corduid accessionnumber ericnumber
         ericid embaseaccessionid pui externalid pmcid recordid refid referenceid articleid an""",
 }
-# Other databases mean something else by it: read if the field has no better column.
+# Ambiguous between databases: used only if the field has no better column.
 _WEAK = frozenset(("source", "description", "publisher", "text"))
-# Headings that mean these only beside others of their source.
+# Headings that have this meaning only together with others of their source.
 _WOS = frozenset("pt au af ti so la dt ab di pd py ut pm ca gp ba bf be ea d2".split())
 _ANYWHERE = frozenset("ti ab au".split())
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns of a table by field, in the order of preference; and all of its headings."""
+    """Columns of a table by field, in order of preference, and all of its headings."""
 
     fields: Mapping[str, tuple[str, ...]]
     header: tuple[str, ...]
 
     @property
     def names(self) -> list[str]:
-        """List the columns that are read, each once."""
+        """List the columns that are used, each once."""
         names: dict[str, None] = {}
         for columns in self.fields.values():
             names |= dict.fromkeys(columns)
         return list(names)
 
     def label(self, field: str) -> str:
-        """Name the first column of a field, or the field without one."""
+        """Return the name of a field's first column, or of the field if it has none."""
         columns = self.fields.get(field)
         return columns[0] if columns else field
 
@@ -86,7 +86,7 @@ KNOWN = frozenset(name for names in _HEADINGS.values() for name in names.split()
 
 
 def match_columns(header: Sequence[str], renamed: Mapping[str, str]) -> Columns:
-    """Match the headings of a table with fields; `renamed` says which column a field is."""
+    """Match the headings of a table with fields; `renamed` maps fields to the user's columns."""
     taken = set(renamed.values())
     by_key: dict[str, list[str]] = {}
     for name in dict.fromkeys(header):
@@ -108,7 +108,7 @@ def _found_columns(
     found: list[str] = []
     for key in _HEADINGS[field].split():
         is_meant = is_wos or key not in _WOS or key in _ANYWHERE
-        # Web of Science's "ID" are keywords, its "PT" tells whether it is a journal.
+        # In Web of Science, "ID" are keywords, and "PT" is the type of the publication.
         if is_wos and (field, key) in (("id", "id"), ("type", "pt")):
             is_meant = False
         if key in _WEAK and found:
@@ -121,9 +121,9 @@ def _found_columns(
 def table_columns(
     path: Path, header: Sequence[str], renamed: Mapping[str, str], problems: Problems
 ) -> Columns:
-    """Match the columns of a file. Raises `InputError` if one is missing or not clear."""
+    """Match the columns of a file. Raises `InputError` if one is missing or ambiguous."""
     if not any(header):
-        raise InputError(path, reason="is empty: a first line of columns is wanted")
+        raise InputError(path, reason="is empty: the first line must name the columns")
     header_text = ", ".join(header)
     for name, column in renamed.items():
         if column not in header:
@@ -135,10 +135,10 @@ def table_columns(
             reason = f"{header.count(column)} columns have this name; there are: {header_text}"
             raise InputError(path, field=column, reason=reason)
     if not {"title", "abstract"} & set(columns.fields):
-        reason = f"no column for it: --columns title=COLUMN; there are: {header_text}"
+        reason = f"no such column: pass --columns title=COLUMN; there are: {header_text}"
         raise InputError(path, field="title", reason=reason)
     read = set(columns.names)
     if unread := [column for column in header if column and column not in read]:
         listed = ", ".join(unread[:8]) + ", .." * (len(unread) > 8)
-        problems.count(f"tables with columns that are not read ({listed})", path)
+        problems.count(f"tables with unused columns ({listed})", path)
     return columns

@@ -1,4 +1,4 @@
-"""Tell which records are of one paper, by DOI, by id, or by title, year and author; merge them."""
+"""Find and merge records of the same paper, by DOI, by id, or by title, year and author."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from claim2source.data.doi import plain_doi
 from claim2source.data.papers import Paper, without_markup
 from claim2source.data.retractions import plain_title, worst
 
-# Ids by which whole registries know a paper: of PubMed and OpenAlex, in their addresses.
+# Ids of registries, PubMed and OpenAlex, in their addresses.
 _PMID = re.compile(r"(?:pubmed\.ncbi\.nlm\.nih\.gov|ncbi\.nlm\.nih\.gov/pubmed)/([0-9]+)")
 _OPENALEX = re.compile(r"openalex\.org/(?:works/)?(W[0-9]+)", re.IGNORECASE)
-# Words of a title that tells a paper from all others, also if its year or author is not known.
+# A title of so many words identifies a paper even if its year or author is not known.
 _DISTINCT = 4
 BY_DOI, BY_NUMBER, BY_TITLE, BY_ID = "doi", "id of PubMed or OpenAlex", "title", "id"
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Hashes of what a paper is known by, the same in every process; 0 or none if not known.
+    """Hashes that identify a paper, the same in every process; 0 or empty if unknown.
 
-    `label` is its id in the library that it was read from: no id between libraries.
+    `label` is its id in the library that it was read from, which other libraries do not share.
     """
 
     label: int
@@ -58,7 +58,7 @@ class Identity:
 
     @property
     def keys(self) -> list[int]:
-        """List what a record of the same paper may have in common with it."""
+        """List the keys that another record of the same paper may share."""
         keys = [self.doi, self.pmid, self.openalex]
         if self.words >= _DISTINCT:
             keys.append(self.title)
@@ -69,11 +69,11 @@ class Identity:
 
     @property
     def all_keys(self) -> list[int]:
-        """List the keys with that of its id, by which it is found in an index."""
+        """List the keys including that of its id, by which it is found in an index."""
         return [self.label, *self.keys]
 
     def common(self, other: Identity) -> str:
-        """Say by what two records are of one paper; "" if they are not."""
+        """Return the evidence that two records are of one paper; "" if there is none."""
         registered = (
             (self.doi, other.doi, BY_DOI),
             (self.pmid, other.pmid, BY_NUMBER),
@@ -85,7 +85,7 @@ class Identity:
         return BY_TITLE if self._shares_title(other) else ""
 
     def _shares_title(self, other: Identity) -> bool:
-        """Whether two records have one title, and neither another year nor another author."""
+        """Whether two records have the same title, and do not differ in year or author."""
         if not self.title or self.title != other.title:
             return False
         if self.year and other.year and self.year != other.year:
@@ -96,12 +96,12 @@ class Identity:
         return is_complete or self.label == other.label or self.words >= _DISTINCT
 
     def is_other(self, other: Identity) -> bool:
-        """Whether two records are of different papers, whatever else they have in common."""
+        """Whether two records are certainly of different papers, whatever they share."""
         pairs = ((self.doi, other.doi), (self.pmid, other.pmid), (self.openalex, other.openalex))
         return any(own and others and own != others for own, others in pairs)
 
     def with_unknown(self, other: Identity) -> Identity:
-        """Add what another record of the same paper knows."""
+        """Fill unknown hashes from another record of the same paper."""
         return Identity(
             self.label,
             self.doi or other.doi,
@@ -122,7 +122,7 @@ def _hash(kind: str, text: str) -> int:
 
 
 def title_key(title: str) -> str:
-    """Write a title as it is compared: without case, accents, signs, markup and its state."""
+    """Normalise a title for comparison: no case, accents, signs, markup or state."""
     text = plain_title(without_markup(title)).replace("&", " and ")
     if not text.isascii():
         text = unicodedata.normalize("NFKD", text)
@@ -130,14 +130,14 @@ def title_key(title: str) -> str:
 
 
 def author_words(names: tuple[str, ...]) -> list[str]:
-    """List the words of names, without initials: "J. Doe" and "Doe, Jane" have one in common."""
+    """List the words of names, without initials: "J. Doe" and "Doe, Jane" share one."""
     text = unicodedata.normalize("NFKD", " ".join(names)).casefold()
     text = "".join(sign for sign in text if not unicodedata.combining(sign))
     return [word for word in re.split(r"[\W\d_]+", text) if len(word) > 1]
 
 
 def distinct_id(paper: Paper) -> str:
-    """Make an id for a paper whose own is another paper's; the same one in every import."""
+    """Make an id for a paper whose id belongs to another paper; the same one in every import."""
     source = paper.source
     known = plain_doi(paper.doi) or paper.url
     if not known:
@@ -147,7 +147,7 @@ def distinct_id(paper: Paper) -> str:
 
 
 def filled(paper: Paper, other: Paper) -> Paper:
-    """Fill what a paper's record lacks from another record of it."""
+    """Fill the gaps of a paper's record from another record of it."""
     own, others = paper.source, other.source
     source = replace(
         own,
@@ -168,9 +168,9 @@ def filled(paper: Paper, other: Paper) -> Paper:
 
 
 def merged(first: Paper, second: Paper) -> Paper:
-    """Merge two records of one paper: the fuller one, with what only the other one knows.
+    """Merge two records of one paper: the fuller one, completed from the other one.
 
-    The id is the first one's.
+    The id is that of the first one.
     """
     fuller, other = first, second
     if text_length(second.source) > text_length(first.source):
@@ -180,7 +180,7 @@ def merged(first: Paper, second: Paper) -> Paper:
 
 
 def is_alike(paper: Paper, other: Paper) -> bool:
-    """Whether most words of the shorter of two texts are in the other: a new version of one."""
+    """Whether one text is a version of the other: most words of the shorter one are in both."""
     words, others = _words(paper), _words(other)
     if not words or not others:
         return True
@@ -192,7 +192,7 @@ def _words(paper: Paper) -> set[str]:
 
 
 class Identities:
-    """Number papers by their identities; what is known of one grows with its records."""
+    """Number papers by their identities, to which each further record adds."""
 
     def __init__(self) -> None:
         self.known: list[Identity] = []
@@ -203,17 +203,17 @@ class Identities:
         return len(self.known)
 
     def may_have(self, identity: Identity) -> bool:
-        """Whether a paper has anything in common with a record."""
+        """Whether a paper shares a key with a record."""
         if identity.label in self._labels:
             return True
         return any(key in self._numbers for key in identity.keys)
 
     def labelled(self, label: int) -> int | None:
-        """Return the number of the paper that has an id."""
+        """Return the number of the paper with this id."""
         return self._labels.get(label)
 
     def find(self, identity: Identity) -> Iterator[tuple[int, str]]:
-        """Yield the papers that a record may be of, and by what; the surest first."""
+        """Yield the papers to which a record may belong, with the evidence, most certain first."""
         seen: set[int] = set()
         for key in identity.keys:
             for number in self._numbers.get(key, ()):
@@ -223,7 +223,7 @@ class Identities:
                     yield number, reason
 
     def add(self, identity: Identity, labelled: bool = True) -> int:
-        """Add a paper; an id that is another one's stays the other one's."""
+        """Add a paper; if its id is in use, that id keeps its first paper."""
         number = len(self.known)
         self.known.append(identity)
         self._note(identity, number)
@@ -232,7 +232,7 @@ class Identities:
         return number
 
     def learn(self, number: int, identity: Identity) -> None:
-        """Add to a paper what another record of it knows."""
+        """Add another record's knowledge to a paper."""
         self.known[number] = self.known[number].with_unknown(identity)
         self._note(identity, number)
 
@@ -245,7 +245,7 @@ class Identities:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Number of the paper that a record is of, its id, and by what it was known; "" if new."""
+    """A record's paper: its number, its id, and the evidence for it, "" if it is new."""
 
     number: int
     id: str
@@ -253,9 +253,9 @@ class Placed:
 
 
 class ImportedPapers:
-    """Number the records of an import by paper, in order; each paper has an id of its own.
+    """Number the records of an import by paper, in order; each paper has its own id.
 
-    Ids that a data set gives are kept: nothing else tells its papers apart, or makes one of two.
+    Ids of a data set are kept: only they decide which of its records are the same paper.
     """
 
     def __init__(self, labels_only: bool) -> None:
@@ -264,7 +264,7 @@ class ImportedPapers:
         self._ids: list[str] = []
         self._parents: list[int] = []
         self._founders: list[int] = []
-        # First records of papers that later turned out to be another one's, and by what.
+        # First records of papers that later turned out to be duplicates, with the evidence.
         self.joined: dict[int, str] = {}
         self._records = array("q")
         self._left: dict[int, int] = {}
@@ -279,7 +279,7 @@ class ImportedPapers:
         return len(self._records)
 
     def place(self, paper: Paper, keeps_id: bool) -> Placed:
-        """Find the paper of the next record, or number a new one."""
+        """Find the paper of the next record, or add a new one."""
         identity = self._read(paper)
         placed = self._by_id(identity) if keeps_id else self._by_identity(identity)
         if placed is None:
@@ -328,7 +328,7 @@ class ImportedPapers:
         return number
 
     def start_merging(self) -> None:
-        """Prepare to give all records again, in the same order, to `merge`."""
+        """Prepare for passing all records again, in the same order, to `merge`."""
         self._left = {}
         self._pending = {}
         for number in self._records:
@@ -336,7 +336,7 @@ class ImportedPapers:
             self._left[root] = self._left.get(root, 0) + 1
 
     def merge(self, record: int, paper: Paper) -> Paper | None:
-        """Merge the record of this number into its paper, which is returned with its last one."""
+        """Merge a record into its paper; return the paper after its last record, else None."""
         root = self._root(self._records[record])
         before = self._pending.pop(root, None)
         source = replace(paper.source, id=self._ids[root])

@@ -1,4 +1,4 @@
-"""Take values out of JSON of unknown form: what is absent or of another type is empty."""
+"""Get values from JSON of unknown form; a missing value, or one of another type, is empty."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from claim2source.data.jsonl import Row
 
 
 def as_list(value: object) -> list[object]:
-    """Return a list; one object is a list of it, and anything else an empty one."""
+    """Return a list unchanged, an object as a list of one, and anything else as an empty list."""
     if isinstance(value, Mapping):
         return [value]
     return value if isinstance(value, list) else []
 
 
 def nested(value: object, *keys: str) -> object:
-    """Return the value behind several keys, one within the other; None if it is absent."""
+    """Return the value at a path of nested keys; None if it is missing."""
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
 
 
 def plain_text(value: object, *keys: str) -> str:
-    """Return the text or number behind several keys; "" if it is absent or of another type."""
+    """Return the text or number at a path of keys; "" if missing or of another type."""
     found = nested(value, *keys)
     if isinstance(found, bool) or not isinstance(found, str | int):
         return ""
@@ -30,7 +30,7 @@ def plain_text(value: object, *keys: str) -> str:
 
 
 def first_text(row: Row, *fields: str) -> str:
-    """Return the first field with a text; of a list its first text counts."""
+    """Return the text of the first field that has one; of a list, the first text."""
     for field in fields:
         value = row.record.get(field)
         if isinstance(value, list):
@@ -41,14 +41,14 @@ def first_text(row: Row, *fields: str) -> str:
 
 
 def texts_in(value: object) -> list[str]:
-    """List the texts of a list, or the text by itself."""
+    """List the texts in a list, or a single text."""
     if isinstance(value, str):
         return [value] if value.strip() else []
     return [item for item in as_list(value) if isinstance(item, str) and item.strip()]
 
 
 def date_text(value: object) -> str:
-    """Write {"date-parts": [[2020, 5, 12]]}, or the text that stands for it."""
+    """Write {"date-parts": [[2020, 5, 12]]} as a date, or return the text that replaces it."""
     dates = as_list(nested(value, "date-parts"))
     parts = as_list(dates[0]) if dates else []
     if parts and all(parts):
@@ -61,7 +61,7 @@ def date_text(value: object) -> str:
 
 
 def most_exact(dates: Iterable[str]) -> str:
-    """Choose the first date, or one that begins as it does and says more: "2020", "2020-05"."""
+    """Choose the first date, or a more precise one that begins with it: "2020", "2020-05"."""
     listed = list(filter(None, dates))
     if not listed:
         return ""

@@ -11,13 +11,13 @@ from pathlib import Path
 from claim2source.core.errors import Problems
 from claim2source.data.text_files import id_error, text_error, text_lines
 
-# Kinds of problems that a lenient reader leaves out.
+# Kinds of problems whose records a lenient reader skips.
 EMPTY, REPEATED, UNKNOWN = "empty", "repeated", "unknown"
 _KINDS = {dict: "an object", list: "a list", str: "text", bool: "a truth value"}
 
 
 class Records(ABC):
-    """Read the records of a file or table; note the ids seen and whether all were readable."""
+    """Read the records of a file or table; remember the ids, and whether all were readable."""
 
     def __init__(self, path: Path, problems: Problems) -> None:
         self.path, self.problems = path, problems
@@ -29,7 +29,7 @@ class Records(ABC):
         """Yield every record that can be read."""
 
     def rows(self, repeated: bool = False) -> Iterator[Row]:
-        """Yield every record that has an id of its own; with `repeated` those others have too."""
+        """Yield every record with a new id; with `repeated` also those with a repeated id."""
         for row in self.records():
             key = row.as_id("_id", row.record.get("_id"))
             if key is None:
@@ -64,7 +64,7 @@ def json_records(
 ) -> Iterator[Row]:
     """Yield the objects of JSON lines, or of one JSON document: an object or a list of them.
 
-    A document is read whole. `lines` are those of the file if they are already read.
+    A document is read into memory. `lines` are the file's lines if they are already read.
     """
     lines = text_lines(path, problems) if lines is None else lines
     begin: list[tuple[int, str]] = []
@@ -74,7 +74,7 @@ def json_records(
         if len(begin) == 2 or text is None:
             break
     if _is_document(begin):
-        blank = "\n" * (begin[0][0] - 1)  # for the line of what is broken
+        blank = "\n" * (begin[0][0] - 1)  # for correct line numbers in errors
         document = "".join(text or "" for _, text in chain(begin, lines))
         yield from _document_rows(blank + document, path, problems)
         return
@@ -86,13 +86,13 @@ def json_records(
 
 
 def _is_document(begin: Sequence[tuple[int, str]]) -> bool:
-    """Whether the first lines that are not blank are of one JSON value."""
+    """Whether the first lines that are not blank belong to one JSON value."""
     if not begin:
         return False
     first = begin[0][1].strip()
     if first.startswith("["):
         return True
-    # The first line of a document is no JSON by itself, and its second one neither.
+    # Neither of a document's first two lines is JSON by itself.
     return first.startswith("{") and not any(_is_object(text) for _, text in begin)
 
 
@@ -118,7 +118,7 @@ def _parsed_row(text: str, path: Path, problems: Problems, line: int) -> Row | N
 def parse_row(
     record: object, path: Path, problems: Problems, line: int, name: str = ""
 ) -> Row | None:
-    """Make a row of an object; problems name its line or, in a document, its name."""
+    """Make a row from an object; problems have its line or, in a document, its name."""
 
     def complain(field: str | None, reason: str, kind: str = "") -> None:
         label = ": ".join(part for part in (name, field) if part)
@@ -138,14 +138,14 @@ def _is_object(text: str) -> bool:
 
 
 def parse_json(text: str, path: Path, problems: Problems, line: int | None = None) -> object:
-    """Parse JSON; if it is broken add a problem, at `line` or the error's own, and give None.
+    """Parse JSON; if it is broken, add a problem (at `line`, or the error's line) and return None.
 
-    A key that an object has twice is a problem too: one of its values would be lost.
+    A repeated key in an object is a problem too, since one of its values would be lost.
     """
     try:
         return json.loads(text, object_pairs_hook=_distinct)
     except _RepeatedKey as error:
-        problems.add(path, line, str(error), "stands twice in one JSON object")
+        problems.add(path, line, str(error), "is repeated in one JSON object")
     except json.JSONDecodeError as error:
         problems.add(path, line or error.lineno, None, f"broken JSON: {error.msg}")
     except ValueError:
@@ -156,7 +156,7 @@ def parse_json(text: str, path: Path, problems: Problems, line: int | None = Non
 
 
 class _RepeatedKey(Exception):
-    """Report a key that an object has twice."""
+    """Report a repeated key of an object."""
 
 
 def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -167,12 +167,12 @@ def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return values
 
 
-# Takes a field, why it is wrong and, perhaps, the kind of problem.
+# Arguments: a field, the reason and, optionally, the kind of problem.
 Complain = Callable[..., None]
 
 
 class Row:
-    """One record; a wrong field is reported through `complain` and read as an empty value."""
+    """One record; a wrong field is reported through `complain` and treated as empty."""
 
     def __init__(
         self, record: Mapping[str, object], line: int, complain: Complain, name: str = ""
@@ -186,7 +186,7 @@ class Row:
         self.meta: Mapping[str, object] = meta if isinstance(meta, dict) else {}
 
     def as_id(self, field: str, value: object) -> str | None:
-        """Check an id: text, or an integer, which becomes text; else complain and give None."""
+        """Check an id (text, or an integer, which becomes text); else complain, return None."""
         if type(value) is int:
             return str(value)
         if value is None:
@@ -200,7 +200,7 @@ class Row:
         return str(value)
 
     def text(self, field: str) -> str:
-        """Read the text of a field (`metadata.x`: of the metadata); "" if it is absent."""
+        """Return the text of a field (`metadata.x`: in the metadata); "" if it is missing."""
         name = field.removeprefix("metadata.")
         value = (self.record if name == field else self.meta).get(name)
         if name in ("date", "publish_time") and type(value) is int:
@@ -208,14 +208,14 @@ class Row:
         return self.as_text(field, "" if value is None else value)
 
     def as_text(self, field: str, value: object) -> str:
-        """Check a text; else complain and give ""."""
+        """Return a value if it is a text; else complain and return ""."""
         reason = text_error(value) if isinstance(value, str) else _not_text(value)
         if reason:
             self.complain(field, reason)
         return "" if reason else str(value)
 
     def require_text(self, field: str) -> str:
-        """Read the text of a field of the record; complain if it is absent or blank."""
+        """Return the text of a field of the record; complain if it is missing or blank."""
         value = self.record.get(field)
         if value is None:
             self.complain(field, "is missing", EMPTY)
@@ -224,15 +224,15 @@ class Row:
         return self.text(field)
 
     def require_either(self, field: str, alternative: str) -> None:
-        """Complain if both fields are absent or blank."""
+        """Complain if both fields are missing or blank."""
         values = (self.record.get(field), self.record.get(alternative))
         if all(map(_is_blank, values)):
             self.complain(field, f"is empty, and so is {alternative}", EMPTY)
 
     def check_keys(self, fields: Sequence[str], of_metadata: Sequence[str]) -> None:
-        """Complain of a key that nobody reads where a field of the record is missing.
+        """Complain about an unknown key if a field of the record is missing.
 
-        `of_metadata` are keys that belong into metadata.
+        `of_metadata` are the keys that belong in metadata.
         """
         unexpected = [key for key in self.record if key not in (*fields, "metadata")]
         missing = [field for field in fields if self.record.get(field) is None]
@@ -244,11 +244,11 @@ class Row:
             unexpected = list(dict.fromkeys([*unexpected, *stray]))
         if missing and unexpected:
             allowed = f"{', '.join(fields)}, and metadata with {', '.join(of_metadata)}"
-            reason = f"not read, and {' and '.join(missing)} missing; a record has {allowed}"
+            reason = f"is unknown, and {' and '.join(missing)} missing; a record has {allowed}"
             self.complain(", ".join(unexpected), reason, UNKNOWN)
 
     def list_field(self, field: str) -> list[object] | None:
-        """Read a list of the metadata; None if it is absent, or wrong, which is reported."""
+        """Return a list in the metadata; None if it is missing, or wrong, which is reported."""
         value = self.meta.get(field)
         if value is None or isinstance(value, list):
             return value

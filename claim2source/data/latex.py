@@ -1,4 +1,4 @@
-"""Read LaTeX as plain text: accents, signs and formulas; unknown macros stay."""
+"""Convert LaTeX to plain text (accents, signs, formulas); unknown macros are kept."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from pylatexenc.latex2text import LatexNodes2Text
     from pylatexenc.latexwalker import LatexMacroNode
 
-# Marks of LaTeX, and signs that people write without a backslash.
+# Markup of LaTeX, and signs that people write without a backslash.
 _LATEX = re.compile(r"[\\{}$~]|--|``|''")
 _MATH = re.compile(r"(?<!\\)\$(?=[^\s$])(?!\d[^$]*\$\d)([^$]*)(?<=[^\s\\])\$")  # not "$5 or $10"
 _DISPLAYED = re.compile(
     r"(?<!\\)\$\$([^$]+)\$\$|\\\(((?:(?!\\\().)+?)\\\)|\\\[((?:(?!\\\[).)+?)\\\]", re.DOTALL
 )
 _UNESCAPED = re.compile(r"(?<!\\)([$%&#])")
-# Both are kept as they are in addresses.
+# Both are kept in addresses.
 _LIGATURE = re.compile(r"(?<!\\)~|-(?=-)|'(?=')|`(?=`)")
 _MACRO = re.compile(r"\\(?:([A-Za-z]+)|.)", re.DOTALL)
 _BRACE = re.compile(r"(?<!\\)[{}]")
@@ -27,15 +27,15 @@ _BRACE = re.compile(r"(?<!\\)[{}]")
 _IF_MATH = re.compile(
     r"\\ifmmode\b(?:(?!\\ifmmode).)*?\\else\b((?:(?!\\else).)*?)\\fi\b(?:\{\})?", re.DOTALL
 )
-# Whole documents that Springer puts around a formula.
+# Complete documents that Springer puts around a formula.
 _DOCUMENT = re.compile(
     r"\\documentclass\b(?:(?!\\documentclass).)*?\\begin\{document\}(.*?)\\end\{document\}",
     re.DOTALL,
 )
-# People write "\~{}" for the sign.
+# People write "\~{}" for a tilde.
 _LONE_ACCENT = re.compile(r"\\([~^])\{\s*\}")
 _LONE_SIGNS = {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-# It stands for the backslash of an unknown macro.
+# Placeholder for the backslash of an unknown macro.
 _BACKSLASH = "\ue000"
 
 _SIGNS = {
@@ -63,7 +63,7 @@ _SIGNS = {
     "linebreak": " ",
     "par": " ",
 }
-# Signs by what follows \text in their macros' names, unless it is a macro or an HTML entity.
+# Signs by the part of a macro's name after \text, unless it is a macro or an HTML entity.
 _TEXT_SIGNS = {
     "less": "<",
     "greater": ">",
@@ -111,7 +111,7 @@ _TEXT_SIGNS = {
     "onethird": "⅓",
     "twothirds": "⅔",
 }
-# Macros that change how a text looks: switches, and those whose argument is the text.
+# Macros that change the look of a text: switches, and macros with the text as argument.
 _SWITCHES = (
     "em it bf rm sc sf tt sl tiny scriptsize footnotesize small normalsize large Large LARGE huge "
     "Huge normalfont itshape bfseries mdseries rmfamily sffamily ttfamily upshape slshape scshape "
@@ -145,7 +145,7 @@ _GREEK = frozenset(
 
 
 class LatexReader:
-    """Read LaTeX as text; `unknown` lists the macros that stayed as they are.
+    """Convert LaTeX to text; `unknown` lists the macros that were kept.
 
     Raises ImportError if pylatexenc is missing.
     """
@@ -159,7 +159,7 @@ class LatexReader:
         from pylatexenc.latexwalker import get_default_latex_context_db as get_walker_db
         from pylatexenc.macrospec import MacroSpec
 
-        # What fails is reported by whoever reads.
+        # Callers report failures.
         logging.getLogger("pylatexenc").setLevel(logging.CRITICAL)
         texts = [MacroTextSpec(name, simplify_repl=sign) for name, sign in _SIGNS.items()]
         for name in (*_SWITCHES, *_REMOVED):
@@ -190,7 +190,7 @@ class LatexReader:
         self.unknown: list[str] = []
 
     def text(self, latex: str) -> str:
-        """Read LaTeX as text. Raises ValueError if it cannot be read."""
+        """Convert LaTeX to text. Raises ValueError if it cannot be parsed."""
         if not _LATEX.search(latex):
             return latex
         latex = _IF_MATH.sub(r"{\1}", _DOCUMENT.sub(r"\1", latex))
@@ -201,11 +201,11 @@ class LatexReader:
         try:
             text = self._decoder.latex_to_text(latex, latex_context=self._arguments)
         except (RecursionError, IndexError) as error:
-            raise ValueError("its LaTeX cannot be read") from error
+            raise ValueError("its LaTeX cannot be parsed") from error
         return str(text).replace(_BACKSLASH, "\\")
 
     def address(self, latex: str) -> str:
-        """Read an address or a DOI, in which "~" and "--" stand for themselves."""
+        """Convert an address or a DOI, in which "~" and "--" are literal."""
         if "\\" not in latex and "{" not in latex and "$" not in latex:
             return latex
 
@@ -216,7 +216,7 @@ class LatexReader:
         return self.text(_LIGATURE.sub(sign, latex))
 
     def _protected(self, latex: str) -> str:
-        """Mark the macros that are not known, with their arguments: they stay as they are."""
+        """Mark unknown macros with their arguments, so that they are kept."""
         marks: dict[int, str] = {}
         closing: dict[int, int] | None = None
         for macro in _MACRO.finditer(latex):
@@ -240,7 +240,7 @@ class LatexReader:
             self._signs[name] = self._derived_sign(name)
         if self._signs[name] is not None or name in ("begin", "end"):
             return True
-        # Without a text of its own a macro that was never added gets the spec for unknown ones.
+        # A macro that was never added has the spec of unknown macros, without a text.
         return bool(self._macros.get_macro_spec(name).macroname)
 
     def _derived_sign(self, name: str) -> str | None:

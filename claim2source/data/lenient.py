@@ -1,4 +1,4 @@
-"""Count records that strict loading refuses and lenient loading leaves out."""
+"""Count records that strict loading refuses and lenient loading skips."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from claim2source.data.jsonl import EMPTY, REPEATED, UNKNOWN
 SETTINGS = "dataset.yaml"
 TABLES = "tables"  # the name of a data set of tables
 LENIENT = "load whatever is readable; omissions are counted and reported"
-# Said of judgements; those of records are `EMPTY` and `REPEATED`.
+# Kinds of problems of judgements; those of records are `EMPTY` and `REPEATED`.
 Kind = Literal["metadata", "stranger", "absent", "same", "contradicts", "decimal", "cut", "header"]
 
 # Files, and tables, of sources and of claims.
 _SOURCES, _CLAIMS = ("corpus.jsonl", "papers"), ("queries.jsonl", "posts")
-_LONGEST = "repeated sources, of which the one with more text is read"
+_LONGEST = "repeated sources, the one with more text used"
 _MESSAGES = {
-    **{f"{EMPTY} {name}": "sources without title and text, left out" for name in _SOURCES},
-    **{f"{EMPTY} {name}": "claims without text, left out" for name in _CLAIMS},
+    **{f"{EMPTY} {name}": "sources without title and text, skipped" for name in _SOURCES},
+    **{f"{EMPTY} {name}": "claims without text, skipped" for name in _CLAIMS},
     **{f"{REPEATED} {name}": _LONGEST for name in _SOURCES},
-    **{f"{REPEATED} {name}": "repeated claims, left out" for name in _CLAIMS},
-    UNKNOWN: "records with keys that mean nothing, which were ignored",
-    "metadata": "fields of metadata that mean something else, ignored",
-    "stranger": "judgements of unknown claims, left out",
+    **{f"{REPEATED} {name}": "repeated claims, skipped" for name in _CLAIMS},
+    UNKNOWN: "records with unknown keys, which were ignored",
+    "metadata": "metadata fields with another meaning, ignored",
+    "stranger": "judgements of unknown claims, skipped",
     "absent": "unknown golds, kept and never found",
-    "same": "repeated judgements, read once",
+    "same": "repeated judgements, used once",
     "contradicts": "repeated judgements with another grade, the highest kept",
     "decimal": "grades with decimals, read as whole numbers",
     "cut": "fractional grades, cut to whole numbers",
@@ -44,9 +44,9 @@ class DatasetFile:
 
 
 def is_lenient(folder: Path, lenient: bool) -> bool:
-    """Whether a data set is loaded leniently: as asked, or as its `dataset.yaml` says.
+    """Whether a data set is loaded leniently: by the argument, or by its `dataset.yaml`.
 
-    Raises `UserError` naming the key for anything else in that file.
+    Raises `UserError` with the key for anything else in that file.
     """
     path = folder / SETTINGS
     if not path.exists():
@@ -55,9 +55,9 @@ def is_lenient(folder: Path, lenient: bool) -> bool:
 
 
 class Traits(Problems):
-    """Collect problems; with `lenient`, those that do no harm are only counted, by kind.
+    """Collect problems; with `lenient`, harmless ones are only counted, by kind.
 
-    Without a folder they are those of tables.
+    Without a folder they are problems of tables.
     """
 
     def __init__(self, folder: Path | None, lenient: bool) -> None:
@@ -77,21 +77,21 @@ class Traits(Problems):
             super().add(file, line, field, reason)
 
     def raise_if_any(self) -> None:
-        """Raise `InputError` when anything was added; it names the flag if that would help."""
+        """Raise `InputError` if there are problems; it names the flag if that would help."""
         try:
             super().raise_if_any()
         except InputError as error:
             if self.lenient or not self.counts or self.folder is None:
                 raise
             hint = (
-                f"{self.folder}: {sum(self.counts.values())} of {error.total} would be left out, "
-                f"counted and said with --lenient (in training --data.lenient), or `lenient: true` "
+                f"{self.folder}: to skip {sum(self.counts.values())} of {error.total}, pass "
+                f"--lenient (in training --data.lenient), or set `lenient: true` "
                 f"in {self.folder / SETTINGS}"
             )
             raise InputError.of(error.problems, error.total, hint) from None
 
     def omission_notes(self, split: str) -> tuple[str, ...]:
-        """Sum up omissions and changes in one line, with the first place of each kind."""
+        """Summarise omissions and changes in one line, with the first location of each kind."""
         if not self.counts:
             return ()
         return (f"{self.folder or TABLES}, {split}: loaded leniently: {self.summary(_MESSAGES)}",)

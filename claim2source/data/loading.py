@@ -1,4 +1,4 @@
-"""Load a data set: a folder by its name, or tables of papers, posts and pairs."""
+"""Load a data set from a folder or its name, or from tables of papers, posts and pairs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from claim2source.data.frames import (
 from claim2source.data.lenient import TABLES, Traits
 
 PAPERS, POSTS, PAIRS = "papers", "posts", "pairs"
-# Keys of a BEIR file with the columns that are read as them, the first that is there.
+# Keys of a BEIR file, each with its possible columns; the first one that exists is used.
 _OF_PAPERS: Mapping[str, Sequence[str]] = {
     "_id": ("_id", "id", *SOURCE_COLUMNS[:-1]),
     "title": ("title",),
@@ -54,36 +54,35 @@ def load(
     columns: Mapping[str, str] | None = None,
     lenient: bool = False,
 ) -> Dataset:
-    """Load one split of a data set: by its folder or name, or of tables.
+    """Load one split of a data set from its folder or name, or from tables.
 
     The name `demo` is the packaged set; another plain name that is not a folder here is looked up
     in the folder CLAIM2SOURCE_DATA.
 
-    Claims are those that `qrels/<split>.tsv` judges, in the order of queries.jsonl, with
-    `golds` the sources graded above 0; sources are the whole corpus. Claims without any
-    judgement belong to a split by their `metadata.split`, or, if the split has no qrels
-    file, by an id that begins with `<split>-`; their golds are empty. A source with a claim's id,
-    unless it is judged to be its gold, is the claim itself and never ranked for it.
+    Claims are those with judgements in `qrels/<split>.tsv`, in the order of queries.jsonl; their
+    `golds` are the sources graded above 0. Sources are the entire corpus. Claims without judgements
+    belong to a split by their `metadata.split`, or, if the split has no qrels file, by an id that
+    begins with `<split>-`; their golds are empty. A source with a claim's id is the claim itself,
+    unless it is judged to be its gold, and is never ranked for it.
 
     `papers`, `posts` and `pairs` are pandas frames, Hugging Face `Dataset`s, lists of dicts, or
-    lists of texts (their ids are `paper-1`, `post-1`, ..), in place of the three files, read and
-    checked as these are. `columns` maps other names to these: `{"tweet": "text"}`. Columns: of
-    papers `_id` (or `id`), `title`, `text` (or `abstract`); of posts `_id` (or `id`), `text` (or
-    `query`); what files have in `metadata` is there or in columns of its own (`authors`,
-    `venue`, `date`; `lang`, `translation`, `split`, `candidates`). Pairs are judgements by id:
-    `query-id` (or `query_id`, `qid`, `claim`), `corpus-id` (or `corpus_id`, `doc_id`, `docno`,
-    `docid`, `source`) and perhaps `score` (or `relevance`, `label`; without it all are 1); without
-    pairs no post has a gold. Errors name the row, counted from 1: `posts:3: text: is empty`.
+    lists of texts (with the ids `paper-1`, `post-1`, ..). They replace the three files and are
+    checked in the same way. `columns` maps other names to these: `{"tweet": "text"}`. Papers have
+    the columns `_id` (or `id`), `title`, `text` (or `abstract`); posts have `_id` (or `id`) and
+    `text` (or `query`). Metadata is a column `metadata` or separate columns (`authors`, `venue`,
+    `date`; `lang`, `translation`, `split`, `candidates`). Pairs are judgements by id: `query-id`
+    (or `query_id`, `qid`, `claim`), `corpus-id` (or `corpus_id`, `doc_id`, `docno`, `docid`,
+    `source`) and optionally `score` (or `relevance`, `label`; 1 by default). Without pairs no post
+    has a gold. Errors name the row, counted from 1: `posts:3: text: is empty`.
 
     With `lenient`, or `lenient: true` in the folder's `dataset.yaml`, sources and claims that are
-    empty or repeated are left out, as are judgements of
-    claims that are not there and metadata that mean something else. Golds that are not there stay
-    in the judgements, as never found. Of a source judged twice for a claim the highest grade
-    counts, of a decimal grade its whole part. What was left out or changed is logged and noted in
-    the data set's `notes`.
+    empty or repeated are skipped, and so are judgements of unknown claims and metadata with another
+    meaning. Unknown golds stay in the judgements, but are never found. If a source is judged twice
+    for a claim, the highest grade is used; decimal grades are truncated. Omissions and changes are
+    logged and listed in the data set's `notes`.
 
-    Raises `InputError` on bad input (a line per problem) and `ConfigError` on a language that
-    no claim of the split has.
+    Raises `InputError` on bad input (a line per problem) and `ConfigError` for a language without
+    claims in the split.
 
     Example:
         >>> import claim2source as c2s
@@ -100,16 +99,16 @@ def load(
         raise ConfigError(
             "folder", type(folder).__name__, "a path or name; or papers=, posts=, pairs="
         )
-    require(not names, "folder", folder, f"none beside {' and '.join(names)}")
-    require(not columns, "columns", columns, "none beside a folder, whose files have fixed keys")
+    require(not names, "folder", folder, f"none together with {' and '.join(names)}")
+    require(not columns, "columns", columns, "none for a folder, whose files have fixed keys")
     require(split is not None, "split", split, "the name of a split, such as dev")
     return read_beir(dataset_folder(folder), str(split), languages, lenient=lenient)
 
 
 def require_golds(folder: str | Path, split: str, *, lenient: bool = False) -> None:
-    """Raise `UserError` if no claim of a split has a gold; nothing but its judgements is read.
+    """Raise `UserError` if no claim of a split has a gold; only its judgements are read.
 
-    If they have none, the data set is loaded, whose own errors come first.
+    If they contain none, the data set is loaded, so that its own errors are reported first.
     """
     path = dataset_folder(folder) / QRELS / f"{split}.tsv"
     if path.is_file():
@@ -117,7 +116,7 @@ def require_golds(folder: str | Path, split: str, *, lenient: bool = False) -> N
             if any(map(_is_gold, lines)):
                 return
     if not load(folder, split, lenient=lenient).golds:
-        reason = f"no claim of {split!r} has a gold: qrels/{split}.tsv has none, or is not there"
+        reason = f"no claim of {split!r} has a gold: qrels/{split}.tsv has none, or does not exist"
         raise InputError(dataset_folder(folder), field="split", reason=reason)
 
 
@@ -146,14 +145,14 @@ def _load_tables(
             raise ConfigError(name, None, ANY_TABLE)
     corpus = FrameRecords(frames[PAPERS], problems, _OF_PAPERS, OF_SOURCES)
     queries = FrameRecords(frames[POSTS], problems, _OF_POSTS, OF_CLAIMS)
-    problems.raise_if_any()  # a column that is missing is said once, not of every row
+    problems.raise_if_any()  # reports a missing column once, not for every row
     read = read_claims(queries)
     if not read and queries.complete:
-        problems.add(queries.path, None, None, "holds no claims")
+        problems.add(queries.path, None, None, "contains no claims")
     if PAIRS in frames:
         judged = _read_pairs(frames[PAIRS], problems)
     else:
-        # There is no other split that they could belong to.
+        # There is no other split to which they could belong.
         read = [query._replace(split=query.split or split) for query in read]
         judged = SplitJudgements(Path(PAIRS), None)
     return assembled(
@@ -169,7 +168,7 @@ def _load_tables(
 
 
 def _check_renamed(columns: Iterable[str], frames: Collection[Frame]) -> None:
-    """Raise `ConfigError` for a column to be renamed that no table has."""
+    """Raise `ConfigError` if no table has a column that should be renamed."""
     available = {column for frame in frames for column in frame.names}
     listed = ", ".join(sorted(available))
     for old in columns:

@@ -1,4 +1,4 @@
-"""Clean the markup of titles and abstracts: tags and entities."""
+"""Remove the markup of titles and abstracts: tags and entities."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from claim2source.core.errors import Problems
 from claim2source.data.latex import without_documents
 
-# What registries leave in titles and abstracts: <i>, <jats:p>, <mml:mi mathvariant="normal">.
+# Tags in the titles and abstracts of registries: <i>, <jats:p>, <mml:mi mathvariant="normal">.
 _TAG = re.compile(
     r"<(?P<end>/?)(?P<space>[A-Za-z][\w.-]*:)?(?P<name>[A-Za-z][\w.-]*)"
     r"(?P<more>(?:\s+[\w:.-]+\s*=\s*(?:\"[^\"<]*\"|'[^'<]*'))*)\s*(?P<empty>/?)>"
@@ -29,36 +29,36 @@ _BLOCKS = frozenset(
 )
 _SPACE = r"(?:[A-Za-z][\w.-]*:)?"
 _TITLES = rf"{_SPACE}(?:title|section-title|h[1-6])"
-# Formulas that are repeated in LaTeX, and elements that do not belong to an abstract.
+# Repetitions of formulas in LaTeX, and elements that do not belong to an abstract.
 _UNREAD = re.compile(
     rf"<(?P<tag>{_SPACE}(?:tex-math|annotation|annotation-xml|fig|fig-group|figure|caption|"
     r"table-wrap|object-id|alt-text|script|style))\b[^<>]*(?<!/)>"
     r"(?:(?!<(?P=tag)\b).)*?</(?P=tag)\s*>",
     re.DOTALL,
 )
-# Headings without a word of their own.
+# Headings that carry no information.
 _HEADING = re.compile(
     rf"<(?P<tag>{_TITLES})\b[^<>]*>\s*(?:abstract|zusammenfassung|résumé|resumen)?\s*[.:]?\s*"
     r"</(?P=tag)\s*>",
     re.IGNORECASE,
 )
-# A picture's words, from their heading to the next one.
+# The text of a graphical abstract, from its heading to the next one.
 _GRAPHICAL = re.compile(
     rf"<(?P<tag>{_TITLES})\b[^<>]*>\s*(?:graphical|visual|video) abstract\s*[.:]?\s*</(?P=tag)\s*>"
     rf"(?:(?!<{_TITLES}\b).)*",
     re.IGNORECASE | re.DOTALL,
 )
 _TITLE_END = re.compile(rf"</{_TITLES}\s*>", re.IGNORECASE)
-# It stands where a heading ends.
+# Marks the end of a heading.
 _MARK = "\ue001"
 _MARKS = re.compile(rf"(?P<before>[:.?!]*)\s*{_MARK}[\s:{_MARK}]*")
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
-# An entity that was escaped again, once or several times.
+# An entity that was escaped more than once.
 _ESCAPED = re.compile(r"&(?:amp;)+(?=(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z]{2,31});)")
 
 
 def clean(text: str, path: Path, location: int | str, problems: Problems) -> str:
-    """Remove the markup of a text; count the texts that had some."""
+    """Remove the markup of a text; count texts with markup."""
     without = without_markup(text)
     if without == text:
         return text
@@ -67,10 +67,10 @@ def clean(text: str, path: Path, location: int | str, problems: Problems) -> str
 
 
 def without_markup(text: str) -> str:
-    """Remove tags, then read entities: "p &lt; 0.05" and "a < b" stay.
+    """Remove tags, then decode entities; "p &lt; 0.05" and "a < b" are not tags.
 
-    A heading gets a colon. A tag has a known name, a namespace, attributes or a partner; one that
-    was escaped has a namespace or a partner.
+    A heading gets a colon. A tag has a known name, a namespace, attributes or a partner; an escaped
+    tag has a namespace or a partner.
     """
     if "<" in text:
         text = _without_tags(text, escaped=False)
@@ -101,13 +101,13 @@ def _without_tags(text: str, escaped: bool) -> str:
 
     text = _TAG.sub(replaced, text)
     if _MARK in text:
-        # Without a text before or after it a heading is the text.
+        # A heading without text before and after it is the text.
         text = _MARKS.sub(_heading_end, text).strip().removeprefix(":").removesuffix(":")
     return text
 
 
 def _is_tag(tag: re.Match[str], name: str, escaped: bool) -> bool:
-    """Whether what looks like a tag is one although it has no partner: "n<i>m" is not."""
+    """Whether an apparent tag without a partner is a tag: "n<i>m" has none."""
     if tag["space"] or name == "br":
         return True
     if escaped:

@@ -1,7 +1,7 @@
-"""Read what networks publish of a post: its text, its parts with their kinds, its links.
+"""Read posts as networks publish them: text, parts with their kinds, links.
 
-The claim is often not in a post's own words but in what it quotes or boosts, in the description of
-a picture, or on the card of a link: each is a paragraph of its own that begins with its kind in
+Often the claim is not in a post's own words but in a quoted or boosted post, the description of a
+picture, or the card of a link. Each of these becomes a paragraph that begins with its kind in
 brackets, such as `[quoted post]`.
 """
 
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any
 
-# Posts within posts that are read, the outermost included.
+# Depth of nested posts that are read, including the outermost one.
 _DEEPEST = 3
-# What X and Reddit escape in a text; any other entity was written by the post's author.
+# The entities that X and Reddit write; any other entity was written by the post's author.
 _ESCAPED = re.compile(r"&(?:amp|lt|gt|quot|#39);")
 _LINK = "app.bsky.richtext.facet#link"
 _POST_URI = re.compile(r"at://did:[a-z]+:[A-Za-z0-9._:%-]+/app\.bsky\.feed\.post/[A-Za-z0-9._~:-]+")
@@ -37,7 +37,7 @@ class PostParts:
         return "\n\n".join(self.paragraphs)
 
     def add(self, kind: str, *texts: object) -> None:
-        """Add a marked paragraph of the texts that are some, or name the kind as without text."""
+        """Add a marked paragraph with the texts that are not empty, or record their absence."""
         words = [text for text in map(plain_text, texts) if text]
         if words:
             self.paragraphs.append(f"[{kind}] {'. '.join(dict.fromkeys(words))}")
@@ -45,7 +45,7 @@ class PostParts:
             self.without_text.append(f"{'an' if kind[0] in 'aeiou' else 'a'} {kind} without text")
 
     def add_post(self, kind: str, post: PostParts | None) -> None:
-        """Add another post's text, marked; its language counts if this one has no words."""
+        """Add another post's text, marked; use its language if this one has no words."""
         if post is None or not post.paragraphs:
             self.without_text.append(f"a {kind} that cannot be read")
             return
@@ -58,14 +58,14 @@ class PostParts:
 
 @dataclass(frozen=True)
 class Bluesky:
-    """Read views of posts; `fetch_post_view` asks for another post by its address."""
+    """Read views of posts; `fetch_post_view` fetches another post by its address."""
 
     fetch_post_view: Callable[[str], Mapping[str, Any] | None]
 
     def post(self, view: Mapping[str, Any], depth: int = 1) -> PostParts:
-        """Read a view: `getPosts` answers its `record`, and its `embed` as it is shown."""
+        """Read a view as `getPosts` returns it, with a `record` and the displayed `embed`."""
         record = object_or_empty(view.get("record")) or object_or_empty(view.get("value"))
-        if type_name(record) == "app.bsky.feed.repost":  # a boost has nothing of its own
+        if type_name(record) == "app.bsky.feed.repost":  # a boost has no content of its own
             parts = PostParts()
             parts.add_post("boosted post", self._at(object_or_empty(record.get("subject")), depth))
             return parts
@@ -79,11 +79,11 @@ class Bluesky:
                 if type_name(feature) == _LINK and isinstance(feature.get("uri"), str):
                     parts.links.append(feature["uri"])
         embed = view.get("embed")
-        if not isinstance(embed, Mapping):  # a post that is quoted lists what it shows
+        if not isinstance(embed, Mapping):  # a quoted post has a list of embeds
             embed = next(iter(objects(view.get("embeds"))), {})
         own = object_or_empty(record.get("embed"))
         media = own or embed
-        # recordWithMedia holds a quotation and pictures.
+        # recordWithMedia contains a quotation and pictures.
         _add_media(parts, object_or_empty(media.get("media")) or media)
         self._add_quotation(parts, _quoted(own), _quoted(embed), depth)
         return parts
@@ -124,19 +124,19 @@ def _add_media(parts: PostParts, media: Mapping[str, Any]) -> None:
 
 
 def _quoted(embed: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the record that an embed quotes; recordWithMedia holds it one level deeper."""
+    """Return the record that an embed quotes; recordWithMedia has it one level deeper."""
     record = object_or_empty(embed.get("record"))
     return object_or_empty(record.get("record")) or record
 
 
 def mastodon_post(status: Mapping[str, Any], depth: int = 1) -> PostParts:
-    """Read a status as `GET /api/v1/statuses/ID` answers it."""
+    """Read a status as `GET /api/v1/statuses/ID` returns it."""
     boosted = object_or_empty(status.get("reblog"))
     if boosted and depth < _DEEPEST:
         parts = PostParts()
         parts.add_post("boosted post", mastodon_post(boosted, depth + 1))
         return parts
-    # Servers of other software answer the quoted status itself.
+    # Servers with other software return the quoted status itself.
     quote = object_or_empty(status.get("quote"))
     quoted = object_or_empty(quote.get("quoted_status"))
     if not quoted and "content" in quote:
@@ -163,7 +163,7 @@ def mastodon_post(status: Mapping[str, Any], depth: int = 1) -> PostParts:
 
 
 def _own_parts(status: Mapping[str, Any], excluded: tuple[str, ...]) -> PostParts:
-    """Read a status's own text, below its content warning, and the links in it."""
+    """Read a status's own text, after its content warning, and the links in it."""
     content = status.get("content")
     html = Html(excluded)
     html.feed(content if isinstance(content, str) else "")
@@ -180,9 +180,9 @@ def _own_parts(status: Mapping[str, Any], excluded: tuple[str, ...]) -> PostPart
 
 
 class Html(HTMLParser):
-    """Collect the text and the links of a status; mentions and hashtags are no links.
+    """Collect the text and the links of a status, except mentions and hashtags.
 
-    `without` are classes of elements that are left out.
+    `excluded` are classes of elements to skip.
     """
 
     _PARAGRAPHS = frozenset(
@@ -201,7 +201,7 @@ class Html(HTMLParser):
         self.links: list[str] = []
         self._without = set(excluded)
         self._parts: list[str] = []
-        # The element that is left out, and how deep in elements of its kind the reader is.
+        # The element that is skipped, and the depth within elements of its kind.
         self._skipped, self._depth = "", 0
         self._verbatim = 0
 
@@ -248,13 +248,13 @@ class Html(HTMLParser):
 
     @property
     def text(self) -> str:
-        """Join the pieces: no spaces around line ends, at most one empty line."""
+        """Join the pieces, without spaces around line ends, and with at most one empty line."""
         lines = re.sub(r"[ \t]*\n[ \t]*", "\n", "".join(self._parts))
         return re.sub(r"\n{3,}", "\n\n", lines).strip()
 
 
 def objects(value: object) -> list[dict[str, Any]]:
-    """List the objects of a list; nothing if it is none."""
+    """Return the objects in a list; none if it is not a list."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
@@ -267,7 +267,7 @@ def plain_text(value: object) -> str:
 
 
 def unescaped(text: str) -> str:
-    """Undo once the escapes of X and Reddit: "&amp;lt;" is "&lt;", which the author wrote."""
+    """Undo the escapes of X and Reddit once: "&amp;lt;" is "&lt;", which the author wrote."""
     return _ESCAPED.sub(lambda match: html.unescape(match[0]), text)
 
 

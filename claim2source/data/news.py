@@ -21,25 +21,25 @@ RSS_WORDS = ("corona", "coronavirus", "covid", "covid-19", "pandemic", "quaranti
 
 
 def names_one(text: str, words: Iterable[str]) -> bool:
-    """Whether a text has one of some keywords as whole words, in any case."""
+    """Whether a text contains one of the keywords as a whole word, in any case."""
     patterns = [r"\s+".join(map(re.escape, word.split())) for word in words]
     pattern = "|".join(patterns)
     return re.search(rf"(?<!\w)(?:{pattern})(?!\w)", nfkc(text), re.IGNORECASE) is not None
 
 
 def news_files() -> set[str]:
-    """Name all files that `read_news` knows."""
+    """Return the names of all files that `read_news` can read."""
     return {TITLES, ARTICLES, RSS, *(f"{split}.tsv" for split in SPLITS)}
 
 
 def read_news(source: Path) -> tuple[list[Dataset], list[str]]:
-    """Read the splits of the released files in the folder `source`, and note what is absent.
+    """Read the splits of the released files in the folder `source`, with notes on missing files.
 
     `train.tsv`, `dev.tsv` and `test.tsv` have lines of text, tab, news id, without a header;
-    `newsid_title.tsv` has id, tab, title. Optional are `news.jsonl`, records of a BEIR corpus that
-    add bodies (`text`), dates or both to these articles, and `rss.jsonl`, further articles, of
-    which those with one of the paper's six keywords are added. A claim's id is its split and
-    line, `dev-17`. Raises `InputError` on bad input, a line per problem.
+    `newsid_title.tsv` has id, tab, title. Two files are optional: `news.jsonl` (records of a BEIR
+    corpus) adds bodies (`text`), dates or both to these articles, and `rss.jsonl` has further
+    articles, which are added if they contain one of the paper's six keywords. A claim's id is its
+    split and line, `dev-17`. Raises `InputError` on bad input, a line per problem.
     """
     problems = Problems()
     splits = [split for split in SPLITS if (source / f"{split}.tsv").exists()]
@@ -66,10 +66,10 @@ def _titles(path: Path, problems: Problems) -> dict[str, Source]:
     titles: dict[str, Source] = {}
     for line, title, key in _texts_and_ids(path, ("id", "title"), problems, id_first=True):
         if key in titles:
-            problems.add(path, line, "id", f"{key!r} is there twice")
+            problems.add(path, line, "id", f"{key!r} is repeated")
         titles.setdefault(key, Source(key, title))
     if not titles and not len(problems):
-        problems.add(path, None, None, "holds no titles")
+        problems.add(path, None, None, "contains no titles")
     return titles
 
 
@@ -89,7 +89,7 @@ def _posts(path: Path, articles: dict[str, Source], problems: Problems) -> list[
 def _texts_and_ids(
     path: Path, columns: tuple[str, str], problems: Problems, *, id_first: bool = False
 ) -> Iterator[tuple[int, str, str]]:
-    """Yield line, text and id of every line; a tab within a text does no harm."""
+    """Yield line, text and id of every line; a text may contain tabs."""
     for number, line in text_lines(path, problems):
         if line is None or not line.strip():
             continue
@@ -122,7 +122,7 @@ def _unquoted(cell: str) -> str:
 
 def _add_bodies(path: Path, articles: dict[str, Source], problems: Problems) -> str:
     if not path.exists():
-        return f"no {ARTICLES}: articles have a title alone"
+        return f"no {ARTICLES}: articles have only a title"
     lines = JsonLines(path, problems)
     for row in lines.rows():
         if row.key not in articles:

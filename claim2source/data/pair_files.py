@@ -1,6 +1,6 @@
-"""Make a data set of a file of training pairs, as users of sentence-transformers have them.
+"""Make a data set from a file of training pairs in the formats of sentence-transformers.
 
-The data set is a folder in the store, by the hash of the file: every program reads it as any other.
+The data set is a folder in the store, named by the hash of the file; programs read it like others.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ log = logging.getLogger(__name__)
 TRAIN, DEV = "train", "dev"
 _TABLES, _JSON = (".csv", ".tsv"), (".jsonl", ".json", ".ndjson")
 _PARQUET = ".parquet"
-# Names of columns, in small letters; the first that is there is read.
+# Names of columns, in lower case; the first one that exists is used.
 _ANCHOR = ("anchor", "query", "question", "sentence1", "claim", "post", "text1")
 _POSITIVE = ("positive", "pos", "document", "passage", "answer", "sentence2", "source", "text2")
 _LANGUAGE = ("language", "lang")
 _LABEL = ("label", "score")
 _NEGATIVE = re.compile(r"(?:hard_)?neg(?:ative)?s?_?[0-9]*")
-# Counted up when the same file would become another data set.
+# Incremented when the same file would become a different data set.
 _VERSION = 1
-# Of dev, by positive.
+# Share of dev, by positive, and the seed.
 _SHARE, _SEED = 0.1, 13
 
 
 def is_pair_file(name: str | Path) -> bool:
-    """Whether a data set's name is that of a file of pairs."""
+    """Whether a data set's name is the name of a file of pairs."""
     path = Path(name)
     return _suffix(path) in (*_TABLES, *_JSON, _PARQUET) and path.is_file()
 
@@ -49,10 +49,10 @@ def _suffix(path: Path) -> str:
 
 
 def prepared_folder(path: Path) -> Path:
-    """Return the data set of a file of pairs; it is written if it is not in the store.
+    """Return the data set of a file of pairs; write it if it is not in the store.
 
     A file with a column `split` keeps its splits. Otherwise all pairs of a tenth of the positives
-    are `dev`, the others `train`. Raises `InputError` with line and field of what is wrong.
+    are `dev`, the others `train`. Raises `InputError` with the line and field of a problem.
     """
     digest = hashlib.sha256(f"pairs {_VERSION} {_suffix(path)}\n".encode())
     with open(path, "rb") as file:
@@ -83,7 +83,7 @@ class _Pairs:
     def add(self, row: _PairRow) -> None:
         anchor, split = _text_id(row.anchor), row.split or TRAIN
         self.anchors.setdefault(anchor, (row.anchor, row.language))
-        # All pairs of an anchor are in the split of its first.
+        # All pairs of an anchor are in the split of its first pair.
         split = self.split.setdefault(anchor, split)
         judged = self.grades.setdefault(split, {}).setdefault(anchor, {})
         for text, grade in [*((t, 1) for t in row.positives), *((t, 0) for t in row.negatives)]:
@@ -93,7 +93,7 @@ class _Pairs:
                 judged[source] = max(grade, judged.get(source, 0))
 
     def dataset(self, name: str, split: str) -> Dataset:
-        """Make the data set of a split; claims without a positive are left out."""
+        """Make the data set of a split, without claims that have no positive."""
         sources = tuple(Source(key, "", text) for key, text in self.texts.items())
         claims: list[Claim] = []
         grades: dict[str, dict[str, int]] = {}
@@ -108,7 +108,7 @@ class _Pairs:
 
 @dataclass(frozen=True)
 class _PairRow:
-    """Row of a file of pairs."""
+    """Row in a file of pairs."""
 
     anchor: str
     positives: tuple[str, ...]
@@ -118,10 +118,10 @@ class _PairRow:
 
 
 def read_pairs(path: Path) -> list[Dataset]:
-    """Read a file of pairs as the splits of one data set, over the pool of all its texts.
+    """Read a file of pairs as the splits of one data set, with all its texts as the pool.
 
     Equal texts are one source, equal anchors one claim. Rows without an anchor, or without any
-    other text, are left out and counted in a warning.
+    other text, are skipped and counted in a warning.
     """
     problems = Problems()
     pairs = _Pairs()
@@ -136,21 +136,21 @@ def read_pairs(path: Path) -> list[Dataset]:
     splits = [pairs.dataset(path.name, split) for split in pairs.grades]
     splits = [part for part in splits if part.claims]
     if not splits:
-        raise InputError(path, reason="holds no pair of an anchor and a positive")
+        raise InputError(path, reason="contains no pair of an anchor and a positive")
     for reason, count in pairs.left_out.items():
-        log.warning("%s: %d %s, left out", path, count, reason)
+        log.warning("%s: skipped %d %s", path, count, reason)
     if [part.split for part in splits] != [TRAIN]:
         return splits
     try:
         rest, dev = carve_val(splits[0], _SHARE, _SEED)
     except ConfigError:
-        reason = "needs pairs of two or more positives: a part of them is held out"
+        reason = "needs pairs of two or more positives, because some are held out"
         raise InputError(path, reason=reason) from None
     return [rest, dev.with_claims(dev.claims, split=DEV)]
 
 
 def _text_id(text: str) -> str:
-    """Name a text: an anchor that is a source too is never ranked for itself."""
+    """Return the id of a text, the same for an anchor and a source: it is not ranked for itself."""
     return "t" + hashlib.sha256(" ".join(text.split()).encode()).hexdigest()[:15]
 
 
@@ -187,7 +187,7 @@ def _parquet_rows(path: Path, problems: Problems) -> Iterator[Row]:
                     number += 1
                     yield _row(path, number, record, problems)
     except (ArrowException, OSError, ValueError) as error:
-        reason = f"not Parquet that can be read: {' '.join(str(error).split())}"
+        reason = f"not readable Parquet: {' '.join(str(error).split())}"
         problems.add(path, number or None, None, reason)
 
 
@@ -219,7 +219,7 @@ def _columns(path: Path, header: Sequence[str]) -> None:
 
 
 def _pair(row: Row) -> _PairRow | None:
-    """Read a row; None if it has no anchor, or nothing beside it."""
+    """Parse a row; None if it has no anchor, or nothing else."""
     names: dict[str, str] = {}
     for name in row.record:
         names.setdefault(name.lower(), name)
@@ -252,7 +252,7 @@ def _negatives(row: Row, names: Mapping[str, str]) -> list[str]:
 
 
 def _word(row: Row, name: str | None) -> str:
-    """Read a field of one word; "" if it is absent."""
+    """Return a field of one word; "" if it is missing."""
     value = None if name is None else row.record[name]
     if name is None or value is None:
         return ""
@@ -260,7 +260,7 @@ def _word(row: Row, name: str | None) -> str:
 
 
 def _texts(row: Row, name: str) -> list[str]:
-    """Read the texts of a field: one, or a list of them; blank ones are none."""
+    """Return the texts of a field, which may be a list, without blank ones."""
     value = row.record[name]
     texts: list[str] = []
     for item in value if isinstance(value, list) else [value]:
@@ -273,7 +273,7 @@ def _texts(row: Row, name: str) -> list[str]:
 
 
 def _is_positive(row: Row, name: str | None) -> bool:
-    """Whether a row's label, if it has one, says that its two texts belong together."""
+    """Whether a row is a positive pair by its label, or has no label."""
     value = None if name is None else row.record[name]
     if name is None or value is None or isinstance(value, str) and not value.strip():
         return True

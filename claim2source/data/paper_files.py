@@ -1,4 +1,4 @@
-"""Read papers of any file, one after another: JSON, XML, tables and references."""
+"""Read papers from any file, one after another: JSON, XML, tables and references."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from claim2source.data.references import read_tagged
 
 @dataclass(frozen=True)
 class Merge:
-    """Record that was merged into a paper of another id or record, and by what it was known."""
+    """Record that was merged into another record's paper, with the evidence for that."""
 
     file: str
     id: str
@@ -45,7 +45,7 @@ class Merge:
 
 
 class _Places(Problems):
-    """Count the records that have problems, which may have several each."""
+    """Count the records with problems, each of which may have several."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,15 +63,14 @@ class _Places(Problems):
 class PaperFiles:
     """Read the papers of files, as often as needed.
 
-    With `check` all are read before the first is given: a mistake on the last line is found, and
-    the records of one paper are merged. Without, and of pipes, a record with more text follows
-    shorter ones of its paper. With `lenient` what cannot be read is left out and counted in
-    `problems`; else the first such record raises `InputError`. `without` are ids to leave out.
-    The texts of a benchmark's collection are kept as they are; others lose their copyright lines.
+    With `check`, all files are read before the first paper is returned, so that a mistake on the
+    last line is found, and the records of one paper are merged. Without it, and from pipes, a
+    record with more text follows shorter records of its paper. With `lenient`, unreadable records
+    are skipped and counted in `problems`; otherwise the first one raises `InputError`. `without`
+    are ids to skip. Texts of a benchmark's collection are unchanged; others lose copyright lines.
 
-    Of `records` that are read, `len()` are papers, `merged` are further records of these, and
-    `left_out` have no text, cannot be read or are to be deleted. `on_merge` is called with each
-    merged one.
+    Of all `records`, `len()` are papers, `merged` are further records of these, and `left_out` have
+    no text, are unreadable or should be deleted. `on_merge` is called with each merged record.
     """
 
     files: Sequence[Path]
@@ -97,9 +96,9 @@ class PaperFiles:
         format: Format | None = None,
         lenient: bool = False,
     ) -> PaperFiles:
-        """Find the files of a source: a file, a folder of files, or a data set by its name.
+        """Find the files of a source: a file, a folder of files, or the name of a data set.
 
-        Raises `UserError` if there are none, or a column belongs to no field.
+        Raises `UserError` if there are none, or if a column is for an unknown field.
         """
         for name in columns or {}:
             require(name in FIELDS, "columns", name, f"FIELD=COLUMN, of {', '.join(FIELDS)}")
@@ -120,21 +119,21 @@ class PaperFiles:
             if file.is_file() and file.name[0] != ".":
                 (files if _is_ours(file) else ignored).append(file)
         if not files:
-            raise InputError(path, reason=f"holds no files of papers: {READ} (.gz)")
+            raise InputError(path, reason=f"contains no files of papers: {READ} (.gz)")
         return cls(files, renamed, format, lenient, unread_files=ignored)
 
     def __len__(self) -> int:
-        """Count the papers that were read."""
+        """Return the number of papers so far."""
         return 0 if self._papers is None else len(self._papers)
 
     @property
     def records(self) -> int:
-        """Count the records of the files: papers, merged ones and those that are left out."""
+        """Number of records: papers, merged records and skipped ones."""
         return len(self) + self.merged + self.left_out
 
     @property
     def merged(self) -> int:
-        """Count the records that are of papers of other records."""
+        """Number of records that were merged into papers of other records."""
         return 0 if self._papers is None else self._papers.records - len(self)
 
     def __iter__(self) -> Iterator[Paper]:
@@ -143,7 +142,7 @@ class PaperFiles:
             yield paper
 
     def identified(self) -> Iterator[tuple[Paper, bool]]:
-        """Yield papers, and whether the id of each is kept as the data set gives it."""
+        """Yield papers, and whether each keeps its id because a data set defines it."""
         if not self.check or not all(path.is_file() for path in self.files):
             yield from self._scan()
             return
@@ -163,24 +162,24 @@ class PaperFiles:
                 yield whole, keeps_id
 
     def scan(self) -> Iterator[Paper]:
-        """Read the files once; records of a paper that has more text may follow another."""
+        """Read the files once; a record with more text may follow another one of its paper."""
         for paper, _ in self._scan():
             yield paper
 
     @property
     def without_text(self) -> int:
-        """Count the records without a text that are not notes or attachments by their type."""
+        """Number of records without text, except notes and attachments."""
         return self._empty - self.problems.counts.get(NOTES, 0)
 
     def _check_left_out(self, total: int) -> None:
-        """Refuse papers of which more than a tenth have no text: one alone refuses nothing."""
+        """Raise if more than a tenth of the records have no text, and more than one."""
         notes = self.problems.counts.get(NOTES, 0)
         count = self.without_text
         total -= notes
         if count > 1 and count * 10 > total:
             reason = (
                 f"{count} of {total} records have neither title nor abstract, more than a tenth; "
-                "pass --lenient to leave them out"
+                "pass --lenient to skip them"
             )
             path = self.files[0] if len(self.files) == 1 else self.files[0].parent
             raise InputError(path, reason=reason)
@@ -188,7 +187,7 @@ class PaperFiles:
     def _without_boilerplate(self, paper: Paper, path: Path) -> Paper:
         cut = cut_boilerplate(paper)
         if cut is not paper:
-            kind = "abstracts with copyright lines and other notices, removed"
+            kind = "abstracts with copyright lines and other notices, which were removed"
             self.problems.count(kind, path, cut.source.id)
         return cut
 
@@ -208,7 +207,7 @@ class PaperFiles:
                 yield replace(paper, source=replace(paper.source, id=placed.id)), keeps_id
 
     def _records(self) -> Iterator[tuple[Path, Paper, bool]]:
-        """Yield the papers of all records, and whether their ids are kept; count the others."""
+        """Yield the papers of all records, and whether they keep their ids; count other records."""
         self.left_out = self._empty = 0
         self.problems = places = _Places()
         for path in self.unread_files:
@@ -239,15 +238,15 @@ class PaperFiles:
     def _is_wanted(self, paper: Paper, path: Path) -> bool:
         source = paper.source
         if source.id in self.without:
-            self.problems.count("papers that are to be deleted", path)
+            self.problems.count("papers to be deleted", path)
             self.left_out += 1
             return False
         if source.date and not first_day(source.date):
-            self.problems.count("dates that are not read", path, repr(source.date[:40]))
+            self.problems.count("unreadable dates", path, repr(source.date[:40]))
         return True
 
     def _keeps_ids(self, path: Path) -> bool:
-        """Whether a file's ids are those of a data set, or of a column that the user named."""
+        """Whether a file's ids come from a data set, or from a column that the user named."""
         kind = self.format
         if kind is None:
             kind, _ = detect_format(path)
@@ -257,17 +256,17 @@ class PaperFiles:
         return kind == "beir" and (begin is None or b'"_id"' in begin)
 
     def omissions(self) -> str:
-        """Sum up omissions and changes in one line; "" if there were none."""
+        """Summarise omissions and changes in one line; "" if there were none."""
         parts = [self.problems.summary()]
         if self.without_text:
             reason = "papers without title and abstract, or without an id"
             parts.insert(0, f"{reason}: {self.without_text}")
         if total := len(self.problems):
-            parts.append(f"what cannot be read: {total}, such as {self.problems.first}")
+            parts.append(f"unreadable records: {total}, such as {self.problems.first}")
         return "; ".join(part for part in parts if part)
 
     def summary(self) -> str:
-        """Count what became of the records in one line."""
+        """Summarise the results of all records in one line."""
         counts = f"{len(self)} papers, {self.merged} merged into these, {self.left_out} left out"
         return f"{self.records} records: {counts}"
 
@@ -290,9 +289,9 @@ class PaperFiles:
 
 
 def _dataset_folder(source: str) -> Path | None:
-    """Locate the data set of a name or a folder; None if it is another file or folder.
+    """Find a data set by name or folder; None if the source is another file or folder.
 
-    Raises `InputError` if there is nothing of that name.
+    Raises `InputError` if nothing has that name.
     """
     path = Path(source)
     if path.exists() and not (path / CORPUS).is_file():

@@ -1,4 +1,4 @@
-"""Tell what a file of papers is by how it begins, whatever its name says."""
+"""Detect the format of a file of papers by its beginning, whatever its name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zipfile import BadZipFile, ZipFile
 from claim2source.data.headings import KNOWN
 from claim2source.data.text_files import heading_key, open_bytes
 
-# Lines of a text among which its headings are looked for.
+# Number of lines in which the headings of a table are searched.
 _FIRST_LINES = 15
 
 Format = Literal[
@@ -54,14 +54,14 @@ BY_NAME: dict[str, Format] = {
     ".bib": "bibtex",
     ".bibtex": "bibtex",
 }
-# How files of other kinds begin, and texts of ours whatever their names say.
+# Beginnings of files in unsupported formats.
 _OTHER_FORMATS: dict[bytes, str] = {
-    rb"PK\x03\x04": "a zip archive, as Word's files are",
+    rb"PK\x03\x04": "a zip archive, such as a Word file",
     rb"\xd0\xcf\x11\xe0": "an old Excel or Word file: save it as .xlsx or CSV",
     rb"%PDF": "PDF",
     rb"\{\\rtf": "RTF",
-    rb"(BZh|\xfd7zXZ|\x28\xb5\x2f\xfd|7z\xbc\xaf)": "compressed, and not by gzip",
-    rb"\x1f\x8b": "compressed by gzip: let its name end in .gz",
+    rb"(BZh|\xfd7zXZ|\x28\xb5\x2f\xfd|7z\xbc\xaf)": "compressed, but not by gzip",
+    rb"\x1f\x8b": "compressed by gzip: its name must end in .gz",
     rb"SQLite format 3": "an SQLite database",
     rb"(ARROW1|\xff\xff\xff\xff)": "Arrow: save Parquet",
     rb"(?i:<!doctype\s+html|<html)": "a web page",
@@ -71,7 +71,7 @@ _ZIPPED = {
     ".docx": "a Word file",
     ".odt": "a text document",
 }
-# The type of a reference, and a line of another tag: "RT" alone may begin any text.
+# The type of a reference and a line with another tag, since any text may begin with "RT".
 _REFWORKS = rb"RT +[A-Z][^\r\n]*[\r\n]+(?:SR|ID|A[1-6]|T[1-3]|J[FO]|YR|FD|VO|K1|AB|DO) +\S"
 _OURS: dict[bytes, Format] = {
     rb"TY {1,2}- ?\w": "ris",
@@ -84,8 +84,8 @@ _OURS: dict[bytes, Format] = {
     rb"<": "pubmed",
     rb"[{\[]": "beir",
 }
-# Lines that tell the format below lines of another kind: Ovid numbers its references, Scopus
-# writes when it exported them.
+# Lines that show the format after other lines: Ovid numbers its references, and Scopus begins with
+# the date of the export.
 _BELOW: dict[bytes, Format] = {
     rb"^TY  - \w": "ris",
     rb"^PMID- [0-9]": "nbib",
@@ -99,9 +99,9 @@ def plain_suffix(path: Path) -> str:
 
 
 def detect_format(path: Path) -> tuple[Format, str]:
-    """Detect a file's format by its first lines, else by its name; and the reason it is not read.
+    """Detect a file's format by its first lines, else by its name.
 
-    The reason is "" if it can be read.
+    Returns the format, and the reason why the file cannot be read; "" if it can.
     """
     by_name = BY_NAME.get(plain_suffix(path))
     begin = file_begin(path)
@@ -110,7 +110,7 @@ def detect_format(path: Path) -> tuple[Format, str]:
     if by_name == "xlsx" and begin.startswith(b"PK") or _is_workbook(path, begin):
         return "xlsx", ""
     if reason := _other_kind(path, begin):
-        return by_name or "beir", f"is {reason}; read are {READ}"
+        return by_name or "beir", f"is {reason}; supported formats: {READ}"
     by_content = _content_format(begin)
     if by_name is None:
         return _unnamed_format(begin, by_content)
@@ -118,12 +118,12 @@ def detect_format(path: Path) -> tuple[Format, str]:
         return (by_content if _overrules(by_content, by_name) else by_name), ""
     if by_name in ("beir", "xlsx") and begin:
         kind = "JSON" if by_name == "beir" else "an Excel workbook"
-        return by_name, f"is not {kind}, as its name says; read are {READ}"
+        return by_name, f"is not {kind} despite its name; supported formats: {READ}"
     return by_name, ""
 
 
 def _other_kind(path: Path, begin: bytes) -> str:
-    """Name the kind of a file that is not read, by its first bytes; "" if it is not known."""
+    """Name an unsupported format by a file's first bytes; "" if it is not known."""
     for mark, kind in _OTHER_FORMATS.items():
         if re.match(mark, begin):
             return _ZIPPED.get(plain_suffix(path), kind)
@@ -131,12 +131,12 @@ def _other_kind(path: Path, begin: bytes) -> str:
 
 
 def _unnamed_format(begin: bytes, by_content: Format | None) -> tuple[Format, str]:
-    """Choose the format of a file whose name tells none, and the reason it is not read."""
+    """Choose the format of a file whose name has none, or the reason why it cannot be read."""
     if by_content is not None:
         return by_content, ""
     if _is_table(begin):
         return "csv", ""
-    return "beir", f"is of no kind that is read; read are {READ}"
+    return "beir", f"has an unknown format; supported formats: {READ}"
 
 
 def _content_format(begin: bytes) -> Format | None:
@@ -150,7 +150,7 @@ def _content_format(begin: bytes) -> Format | None:
 
 
 def _is_table(begin: bytes) -> bool:
-    """Whether a text has headings of papers in one of its first lines."""
+    """Whether one of a text's first lines has the headings of a table of papers."""
     text = begin.decode("utf-8", "replace")
     for line in text.splitlines()[:_FIRST_LINES]:
         for separator in ",;\t|":
@@ -161,7 +161,7 @@ def _is_table(begin: bytes) -> bool:
 
 
 def _is_workbook(path: Path, begin: bytes) -> bool:
-    """Whether a zip archive is an Excel workbook, whatever its name says."""
+    """Whether a zip archive is an Excel workbook, whatever its name."""
     if not begin.startswith(b"PK\x03\x04") or path.suffix == ".gz":
         return False
     try:
@@ -172,9 +172,9 @@ def _is_workbook(path: Path, begin: bytes) -> bool:
 
 
 def file_begin(path: Path) -> bytes | None:
-    """Read how a file begins; None for a pipe, which is read only once, and if it cannot be read.
+    """Read the beginning of a file; None for a pipe, which can be read only once, and on errors.
 
-    Who reads the file says why it cannot be read.
+    The reason for an error is reported when the file is read.
     """
     if not path.is_file():
         return None
@@ -189,7 +189,7 @@ def file_begin(path: Path) -> bytes | None:
 
 
 def _overrules(by_content: Format, by_name: Format) -> bool:
-    """Whether how a file begins counts more than its name."""
+    """Whether a file's beginning overrules its name."""
     if by_content in ("ris", "nbib", "wos", "endnote", "refworks", "parquet"):
         return True
     if by_content == "bibtex":

@@ -1,4 +1,4 @@
-"""Read papers of JSON: corpus.jsonl, works of OpenAlex and of Crossref, and CSL JSON."""
+"""Read papers from JSON: corpus.jsonl, works of OpenAlex and Crossref, and CSL JSON."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ADDRESS = "https://openalex.org/"
 
 
 def row_to_paper(row: Row) -> Paper | None:
-    """Read a paper of corpus.jsonl; None for one that cannot be read, which is reported."""
+    """Read a paper from corpus.jsonl; None if it cannot be read, which is reported."""
     key = row.as_id("_id", row.record.get("_id"))
     if key is None:
         return None
@@ -59,7 +59,7 @@ def row_to_paper(row: Row) -> Paper | None:
 
 
 def _is_empty(record: Mapping[str, object]) -> bool:
-    """Whether a record has neither title nor text, and no key in which they may be instead."""
+    """Whether a record has neither title nor text, and no other key that may contain them."""
     texts = [record.get("title"), record.get("text")]
     if any(text is not None and str(text).strip() for text in texts):
         return False
@@ -86,7 +86,7 @@ def read_openalex(row: Row, path: Path, problems: Problems) -> Paper | None:
     texts = PaperTexts(
         key=key.removeprefix(ADDRESS),
         title=first_text(row, "title", "display_name"),
-        abstract=abstract or first_text(row, "abstract"),  # pyalex has it in order
+        abstract=abstract or first_text(row, "abstract"),  # pyalex has the plain text
         authors=authors,
         venue=row.as_text("primary_location", next(filter(None, names), "")),
         date=first_text(row, "publication_date", "publication_year"),
@@ -139,7 +139,7 @@ def read_crossref(row: Row, path: Path, problems: Problems) -> Paper | None:
 
 
 def _csl_id(row: Row) -> str:
-    """Read the id of CSL JSON: Zotero's begins with the address of its library."""
+    """Read the id in CSL JSON; Zotero's begins with the address of its library."""
     key = _plain_text(row.record, "id") or _plain_text(row.record, "citation-key")
     return key.rpartition("/items/")[2]
 
@@ -152,9 +152,9 @@ def _address(row: Row) -> str:
 
 
 def _chosen(row: Row, field: str, path: Path, problems: Problems) -> str:
-    """Read the first text of a field; others, such as translations, are counted."""
+    """Return the first text of a field; count other texts, such as translations."""
     if len(set(map(str, _list(row.record.get(field))))) > 1:
-        problems.count(f"{field}s beside another one, left out", path, row.location)
+        problems.count(f"additional {field}s, skipped", path, row.location)
     return first_text(row, field)
 
 
@@ -166,14 +166,14 @@ def _joined(row: Row, field: str) -> str:
 
 
 def _updates(record: Mapping[str, object]) -> str:
-    """Read every notice of a work of Crossref, and every work that it is itself a notice of."""
+    """Read the notices about a work of Crossref, and the works that it is itself a notice about."""
     own_doi = plain_doi(_plain_text(record, "DOI"))
     states: list[str] = []
     for update in _list(record.get("updated-by")):
         states.append(_update_state(update))
     for update in _list(record.get("update-to")):
         doi = plain_doi(_plain_text(update, "DOI"))
-        if doi == own_doi:  # withdrawn in its own place
+        if doi == own_doi:  # the work was withdrawn under its own DOI
             states.append(_update_state(update))
         else:
             states.append(notice_about(_update_kind(update), [doi]))

@@ -1,4 +1,4 @@
-"""Choose the id of a paper: its DOI, an id of its source, or one made of its title."""
+"""Choose the id of a paper: its DOI, an id of its source, or one made from its title."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from claim2source.data.papers import PaperTexts
 from claim2source.data.text_files import id_error
 
 PUBMED = "https://pubmed.ncbi.nlm.nih.gov/"
-# Notes, files and marks that a reference manager keeps beside its papers, by their types.
+# Types of notes, files and annotations that a reference manager keeps along with papers.
 ATTACHED = frozenset(("note", "attachment", "annotation"))
-NOTES = "notes and attachments of a reference manager, left out"
-_MADE = "references without an id, which is made of the title"
+NOTES = "notes and attachments of a reference manager, skipped"
+_MADE = "references without an id, which get one from their title"
 _PMID = re.compile(r"\b([0-9]{1,9})(?:\.0)?/?\s*$")
-# Several addresses in one text are parted by white space, "|" or ";".
+# White space, "|" or ";" separates several addresses in one text.
 _ADDRESS = re.compile(r"https?://(?:(?![;,]+\s*https?://)[^\s|])+")
-# What databases write for a text that they do not have.
+# Placeholders of databases for a missing text.
 _PLACEHOLDERS = frozenset(
     (
         "no abstract available",
@@ -36,7 +36,7 @@ _PLACEHOLDERS = frozenset(
 def choose_key(
     path: Path, location: int | str, problems: Problems, ids: Iterable[str], texts: PaperTexts
 ) -> str:
-    """Return the first id that can be one, or else make one of the title and the year."""
+    """Return the first valid id, or else make one from the title and the year."""
     for entry in ids:
         if not id_error(entry):
             return entry
@@ -48,18 +48,18 @@ def choose_key(
 
 
 def pubmed_id(text: str) -> str:
-    """Read PubMed's id of a number or an address; "" if there is none."""
+    """Get the PubMed id from a number or an address; "" if there is none."""
     match = _PMID.search(text)
     return match[1].lstrip("0") if match else ""
 
 
 def is_placeholder(text: str) -> bool:
-    """Whether a database says by this text that it has none."""
+    """Whether this text is a database's placeholder for a missing one."""
     return text.strip(" .[]()").lower() in _PLACEHOLDERS
 
 
 def first_address(texts: Iterable[str]) -> str:
-    """Return the first address of the web in several texts; "" if there is none."""
+    """Return the first web address in several texts; "" if there is none."""
     for text in texts:
         match = _ADDRESS.search(text)
         if match:

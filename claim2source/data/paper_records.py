@@ -1,4 +1,4 @@
-"""Read papers of JSON: each record is read as what most of its keys say that it is."""
+"""Read papers from JSON; the kind of each record is detected by its keys."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from claim2source.data.paper_json import ADDRESS, read_crossref, read_openalex, 
 from claim2source.data.paper_tables import record_to_paper
 from claim2source.data.papers import Paper
 
-# What holds the works of an answer, one within the other: of OpenAlex, Crossref, Europe PMC,
-# bioRxiv, DataCite, Lens, Semantic Scholar and Zotero.
+# Nested keys of the works in an answer of OpenAlex, Crossref, Europe PMC, bioRxiv, DataCite, Lens,
+# Semantic Scholar and Zotero.
 _LISTS = (
     "results",
     "items",
@@ -31,7 +31,7 @@ _LISTS = (
     "works",
     "references",
 )
-# A record with one of these is a work itself.
+# A record with one of these keys is a work itself.
 _OWN = frozenset(
     "_id id DOI doi title itemType paperId paper_id corpusid lens_id preprint_title".split()
 )
@@ -42,7 +42,7 @@ Reader = Callable[[Row, Path, Problems], Paper | None]
 
 @dataclass(frozen=True)
 class _Kind:
-    """Kind of record: keys of which it has at least one, others that it may have, its reader."""
+    """Kind of record: keys of which it has at least one, other possible keys, and its reader."""
 
     name: str
     marks: frozenset[str]
@@ -50,7 +50,7 @@ class _Kind:
     read: Reader
 
     def count(self, keys: frozenset[str]) -> int:
-        """Count the keys of a record that are of this kind; 0 if no mark is among them."""
+        """Count the keys of a record that belong to this kind; 0 if none of its marks is there."""
         if not self.marks & keys:
             return 0
         return len((self.marks | self.others) & keys)
@@ -151,12 +151,12 @@ _BY_NAME = {kind.name: kind for kind in _KINDS}
 def read_json(path: Path, problems: Problems, kind: str | None) -> Iterator[Paper | None]:
     """Yield the papers of a file; None for a record that is reported or counted instead.
 
-    `kind` says what the records are; by default each is read as what it is.
+    `kind` is the kind of all records; by default it is detected for each record.
     """
     reported = len(problems)
     for row in json_records(path, problems):
         if len(problems) > reported:
-            yield None  # lines before this one, which are not JSON
+            yield None  # for earlier lines, which are not JSON
         for work in _works(row, path, problems):
             if kind is not None:
                 yield _BY_NAME[kind].read(work, path, problems)
@@ -166,7 +166,7 @@ def read_json(path: Path, problems: Problems, kind: str | None) -> Iterator[Pape
 
 
 def _works(row: Row, path: Path, problems: Problems) -> Iterator[Row]:
-    """Yield the works within a record: those of all its lists, or the record itself."""
+    """Yield the works in a record: those of all its lists, or the record itself."""
     works = list(_inner(row.record))
     if len(works) == 1 and works[0] is row.record:
         yield row
@@ -197,13 +197,13 @@ def _chosen_reader(row: Row) -> Reader:
     if _SEARCH in keys:
         return _refuse_search
     best = max(_KINDS, key=lambda kind: kind.count(keys))
-    # One key may be in records of any kind: the kind must know as many as tables' headings do.
+    # A single key may be in any record: the kind must match as many keys as the table headings.
     known = 0 if "_id" in keys else len(match_columns(sorted(keys), {}).names)
     return best.read if best.count(keys) >= max(known, 1) else record_to_paper
 
 
 def _marks(record: Mapping[str, object]) -> frozenset[str]:
-    """List a record's keys, and marks for values of which the key alone says little."""
+    """List a record's keys, and marks for values if the key is ambiguous."""
     keys = set(record)
     if not isinstance(record.get("_id", ""), str | int):
         keys.discard("_id")  # a database's own, such as {"$oid": ..}
@@ -219,5 +219,5 @@ def _marks(record: Mapping[str, object]) -> frozenset[str]:
 
 
 def _refuse_search(row: Row, path: Path, problems: Problems) -> Paper | None:
-    row.complain("", "is an answer of PubMed's search, without articles: export RIS or XML")
+    row.complain("", "is a search result of PubMed without articles: export RIS or XML")
     return None

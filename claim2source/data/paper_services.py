@@ -1,4 +1,4 @@
-"""Read records of JSON as other services write them: Zotero, Europe PMC, Semantic Scholar, .."""
+"""Read JSON records of other services: Zotero, Europe PMC, Semantic Scholar, .."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from claim2source.data.papers import (
 )
 
 EUROPE_PMC, ARXIV = "https://europepmc.org/article/", "https://arxiv.org/abs/"
-# How authors withdraw a paper from arXiv.
+# Comments with which authors withdraw a paper from arXiv.
 _WITHDRAWN = re.compile(r"\b(?:has|have) been withdrawn|\bwithdrawn by\b", re.IGNORECASE)
-# Fields of Zotero that name what a paper is part of.
+# Fields of Zotero with the name of a paper's journal, book or conference.
 _ZOTERO_VENUES = (
     "publicationTitle",
     "proceedingsTitle",
@@ -60,7 +60,7 @@ _ZOTERO_VENUES = (
 
 @dataclass(frozen=True)
 class Record:
-    """Record of a file, of which a paper is made."""
+    """Record of a file from which a paper is made."""
 
     row: Row
     path: Path
@@ -76,7 +76,7 @@ class Record:
         return plain_text(self.row.record, *keys)
 
     def paper(self, ids: Iterable[str], **texts: str | list[str] | tuple[str, ...]) -> Paper | None:
-        """Make the paper of its texts, whose id is the DOI or the first of `ids`."""
+        """Make the paper from its texts; its id is the DOI or the first of `ids`."""
         made = PaperTexts(key="", **texts)  # type: ignore[arg-type]
         if not f"{made.title}{made.abstract}".strip():
             return None
@@ -86,7 +86,7 @@ class Record:
 
 
 def read_zotero(record: Record) -> Paper | None:
-    """Read an item of Zotero's own JSON, as its API, Better BibTeX and translators write it."""
+    """Read an item in Zotero's JSON, as its API, Better BibTeX and translators write it."""
     if record.plain("itemType").lower() in ATTACHED:
         record.problems.count(NOTES, record.path, record.row.location)
         return None
@@ -111,7 +111,7 @@ def read_zotero(record: Record) -> Paper | None:
 
 
 def _zotero_extra(text: str) -> dict[str, str]:
-    """Read the lines "DOI: .." and "PMID: .." of a field for all that has none."""
+    """Read lines such as "DOI: .." and "PMID: .." in Zotero's field "extra"."""
     fields: dict[str, str] = {}
     for line in text.splitlines():
         name, _, value = line.partition(":")
@@ -120,7 +120,7 @@ def _zotero_extra(text: str) -> dict[str, str]:
 
 
 def read_semantic_scholar(record: Record) -> Paper | None:
-    """Read a paper of Semantic Scholar's API and data sets, and of S2ORC."""
+    """Read a paper from Semantic Scholar's API and data sets, or from S2ORC."""
     ids: dict[str, str] = {}
     for name in ("externalIds", "externalids", "external_ids"):
         found = record.value(name)
@@ -145,7 +145,7 @@ def read_semantic_scholar(record: Record) -> Paper | None:
 
 
 def _title_and_authors(record: Record) -> tuple[str, list[object]]:
-    """Read title and authors, which CORD-19's full texts have below `metadata`."""
+    """Read title and authors, which are below `metadata` in CORD-19's full texts."""
     title = record.text("title")
     authors = as_list(record.value("authors"))
     for metadata in as_list(record.value("metadata"))[:1]:
@@ -155,7 +155,7 @@ def _title_and_authors(record: Record) -> tuple[str, list[object]]:
 
 
 def _joined_abstract(record: Record) -> str:
-    """Read an abstract: a text, or a list of paragraphs."""
+    """Read an abstract, which is a text or a list of paragraphs."""
     paragraphs = as_list(record.value("abstract"))
     if not paragraphs:
         return record.text("abstract")
@@ -174,7 +174,7 @@ def _plain_ids(record: Record, *names: str) -> list[str]:
 
 
 def _annotated_texts(record: Record) -> dict[str, str]:
-    """Cut title and abstract out of the text of S2ORC, in which annotations name their places."""
+    """Extract title and abstract from the text of S2ORC by their annotations."""
     content = as_list(record.value("content"))
     text = plain_text(content[0], "text") if content else ""
     found: dict[str, str] = {}
@@ -192,7 +192,7 @@ def _annotated_texts(record: Record) -> dict[str, str]:
 
 
 def read_europe_pmc(record: Record) -> Paper | None:
-    """Read a result of Europe PMC, of its core or its lite form."""
+    """Read a result of Europe PMC in its core or lite form."""
     authors = [person_name(author) for author in as_list(record.value("authorList", "author"))]
     if not any(authors):
         authors = list(author_names(record.text("authorString").rstrip(". ")))
@@ -239,7 +239,7 @@ def _europe_pmc_state(record: Record) -> str:
 
 
 def _state(types: Iterable[str]) -> str:
-    """Read of the types of a paper whether it was retracted."""
+    """Return a paper's state by its types: whether it was retracted."""
     for kind in types:
         if re.search(r"\b(retracted|withdrawn)\b", kind, re.IGNORECASE):
             return notice_state(kind)
@@ -247,7 +247,7 @@ def _state(types: Iterable[str]) -> str:
 
 
 def read_lens(record: Record) -> Paper | None:
-    """Read a work of Lens."""
+    """Read a work from Lens."""
     ids: dict[str, str] = {}
     for entry in as_list(record.value("external_ids")):
         ids.setdefault(plain_text(entry, "type").lower(), plain_text(entry, "value"))
@@ -270,7 +270,7 @@ def read_lens(record: Record) -> Paper | None:
 
 
 def read_biorxiv(record: Record) -> Paper | None:
-    """Read a preprint of the API of bioRxiv and medRxiv: of its details, or of its papers."""
+    """Read a preprint from the API of bioRxiv and medRxiv, `details` or `pubs`."""
     server = record.text("server", "preprint_platform")
     doi = plain_doi(record.text("doi", "biorxiv_doi", "preprint_doi"))
     site = server.lower() if server.lower() in ("biorxiv", "medrxiv") else ""
@@ -289,7 +289,7 @@ def read_biorxiv(record: Record) -> Paper | None:
 
 
 def read_arxiv(record: Record) -> Paper | None:
-    """Read a paper of arXiv's metadata."""
+    """Read a paper from arXiv's metadata."""
     authors: list[str] = []
     for entry in as_list(record.value("authors_parsed")):
         family, *given = [part for part in as_list(entry) if isinstance(part, str)] or [""]
@@ -312,18 +312,18 @@ def read_arxiv(record: Record) -> Paper | None:
 
 
 def _mail_day(text: str) -> str:
-    """Read the day of "Mon, 2 Apr 2007 19:18:42 GMT"."""
+    """Return the day of a time such as "Mon, 2 Apr 2007 19:18:42 GMT"."""
     parsed = parsedate(text)
     return f"{parsed[0]:04}-{parsed[1]:02}-{parsed[2]:02}" if parsed else text
 
 
 def read_datacite(record: Record) -> Paper | None:
-    """Read a DOI of DataCite."""
+    """Read a DOI record from DataCite."""
     found = record.value("attributes")
     attributes = found if isinstance(found, Mapping) else record.row.record
     titles = [plain_text(title, "title") for title in as_list(attributes.get("titles"))]
     if len(titles) > 1:
-        note = "titles beside another one, left out"
+        note = "additional titles, skipped"
         record.problems.count(note, record.path, record.row.location)
     descriptions = as_list(attributes.get("descriptions"))
     abstracts: dict[str, str] = {}

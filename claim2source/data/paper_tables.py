@@ -1,4 +1,4 @@
-"""Read papers of tables: CSV, TSV, Excel and Parquet, by the headings of their columns."""
+"""Read papers from tables (CSV, TSV, Excel, Parquet) by the headings of their columns."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ if TYPE_CHECKING:
 
 Kind = Literal["csv", "xlsx", "parquet"]
 OPENALEX = "https://openalex.org/"
-# The field of a record of corpus.jsonl that a field of a table becomes.
+# The field in corpus.jsonl for each field of a table.
 _FIELD_OF = {"id": "_id", "title": "title", "abstract": "text"}
 _NAMES = {key: field for field, key in _FIELD_OF.items()}
 _NAMES |= {f"metadata.{field}": field for field in OF_SOURCES}
-# What pandas and R write for a value that is absent.
+# Missing values as pandas and R write them.
 _EMPTY = frozenset(
     "nan NaN -nan -NaN None NaT NA <NA> N/A n/a #N/A #NA null NULL Null undefined".split()
 )
-# What Arrow writes for a day that is in none of Python's years.
+# Arrow's text for a day outside Python's years.
 _NO_YEAR = "<value out of range"
-# Rows of a Parquet file that are read at a time.
+# Number of rows of a Parquet file that are read at a time.
 _BATCH = 1024
-# Scopus's number of an author, behind the name.
+# Scopus's number of an author, after the name.
 _AUTHOR_NUMBER = re.compile(r"\s*\(\d+\)(?=\s*(?:;|$))")
-# Begins of names behind which a capital letter goes on.
+# Beginnings of names that continue with a capital letter.
 _BEGINS = ("Mc", "Mac", "De", "Di", "La", "Le", "O'", "-")
-# PubMed ends its list of authors, of surnames and initials, with a full stop.
+# PubMed ends its list of authors (surnames and initials) with a full stop.
 _LAST_INITIALS = re.compile(r"(?<= )([^\W\d_]{1,4})\.$")
 
 # Embase's journal, year and volume in one cell: "Lancet (2020) 395:10223 (497-506). Date of ..".
@@ -79,16 +79,16 @@ TableReader = Callable[[Path, Mapping[str, str], Problems], Iterator[tuple[Colum
 def read_table(
     path: Path, kind: Kind, renamed: Mapping[str, str], problems: Problems
 ) -> Iterator[Paper | None]:
-    """Yield the papers of a table; None for a row that is counted as left out.
+    """Yield the papers of a table; None for a row that is skipped and counted.
 
-    Raises `InputError` if the headings name no title and no abstract.
+    Raises `InputError` if there is no column for a title or an abstract.
     """
     for columns, (line, cells) in _READERS[kind](path, renamed, problems):
         yield _TableRow(path, line, cells, columns, problems).paper()
 
 
 def record_to_paper(row: Row, path: Path, problems: Problems) -> Paper | None:
-    """Read a record of JSON of an unknown source by its keys, as a row of a table."""
+    """Read a JSON record from an unknown source by its keys, like a row of a table."""
     columns = match_columns(list(row.record), {})
     if not {"title", "abstract"} & set(columns.fields):
         listed = ", ".join(row.record)
@@ -99,7 +99,7 @@ def record_to_paper(row: Row, path: Path, problems: Problems) -> Paper | None:
 
 
 def _plain_value(value: object) -> object:
-    """Write a value of JSON as a cell: a list of authors stays one, an object is its name."""
+    """Convert a JSON value to a cell: a list of authors is kept, an object becomes its name."""
     if isinstance(value, Mapping):
         return person_name(value)
     if isinstance(value, list):
@@ -108,7 +108,7 @@ def _plain_value(value: object) -> object:
 
 
 class _TableRow:
-    """Row of a table, whose cells are read by the fields that its columns are."""
+    """Row of a table, whose cells are read by field."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class _TableRow:
         self.cells, self.columns = cells, columns
 
     def paper(self) -> Paper | None:
-        """Make the paper; None for a row without title and abstract, and for a note."""
+        """Make the paper; None for a row without title and abstract, or with a note."""
         if self.text("type").lower() in ATTACHED:
             self.problems.count(NOTES, self.path, self.location)
             return None
@@ -154,21 +154,21 @@ class _TableRow:
             self.problems.add(self.path, None, f"{self.location}: {label}", reason, kind)
 
     def values(self, field: str) -> Iterator[object]:
-        """Yield the cells of a field that are filled."""
+        """Yield the filled cells of a field."""
         for column in self.columns.fields.get(field, ()):
             value = self._cell(field, self.cells.get(column))
             if value not in ("", []):
                 yield value
 
     def text(self, field: str) -> str:
-        """Read the first filled cell of a field as text."""
+        """Return the first filled cell of a field as text."""
         value = next(self.values(field), "")
         if isinstance(value, list):
             return "; ".join(str(item) for item in value)
         return str(value).strip() if field != "abstract" else str(value)
 
     def prose(self, field: str) -> str:
-        """Read the first cell with a text of its own, without markup."""
+        """Return the first cell that is not a placeholder, without markup."""
         for value in self.values(field):
             text = "; ".join(map(str, value)) if isinstance(value, list) else str(value)
             if not is_placeholder(text):
@@ -176,7 +176,7 @@ class _TableRow:
         return ""
 
     def _cell(self, field: str, cell: object) -> object:
-        """Read a cell as text, a list of authors as it is; "" if it is empty."""
+        """Return a cell as text, but a list of authors unchanged; "" if it is empty."""
         if cell is None:
             return ""
         if isinstance(cell, list):
@@ -184,16 +184,16 @@ class _TableRow:
             return listed if field in ("authors", "groups") else "; ".join(map(str, listed))
         text = str(cell)
         if text.strip() in _EMPTY:
-            note = "cells such as nan or None, read as empty"
+            note = "cells such as nan or None, treated as empty"
             self.problems.count(note, self.path, self.location)
             return ""
         if field == "date" and text.startswith(_NO_YEAR):
-            self.problems.count("dates that are not read", self.path, text)
+            self.problems.count("unreadable dates", self.path, text)
             return ""
         return text if text.strip() else ""
 
     def ids(self, doi: str, pmid: str) -> Iterator[str]:
-        """Yield what may be the id: the table's own, the DOI, PubMed's, a key."""
+        """Yield the possible ids: the table's own, the DOI, PubMed's, a key."""
         for value in self.values("id"):
             yield str(value).strip().removeprefix(OPENALEX)
         yield from filter(None, (doi, pmid))
@@ -201,18 +201,18 @@ class _TableRow:
             yield str(value).strip().removeprefix(OPENALEX)
 
     def doi(self) -> str:
-        """Read the DOI: of its own cell, else the only one that Embase's source names."""
+        """Return the DOI in its own cell, else the only one in Embase's source."""
         if doi := plain_doi(self.text("doi")):
             return doi
         dois = plain_dois(self.embase.string) if self.embase else []
         return dois[0] if len(dois) == 1 else ""
 
     def venue(self) -> str:
-        """Read the venue, which Embase writes before the year and the volume."""
+        """Return the venue, which Embase writes before the year and the volume."""
         return self.embase["venue"] if self.embase else self.prose("venue")
 
     def date(self) -> str:
-        """Read the date as exactly as the cells have it."""
+        """Return the date as precisely as the cells have it."""
         year = self.text("year").partition("//")[0].removesuffix(".0")
         found = self.text("date").partition("//")[0] or year or self.text("early")
         if self.embase and not found:
@@ -223,14 +223,14 @@ class _TableRow:
 
     @cached_property
     def embase(self) -> re.Match[str] | None:
-        """The source that Embase writes in one cell, if the venue has no better one."""
+        """Embase's source in a single cell, if there is no better venue."""
         column = next(iter(self.columns.fields.get("venue", ())), "")
         if heading_key(column) != "source":
             return None
         return _EMBASE_SOURCE.match(str(self.cells.get(column)))
 
     def address(self, pmid: str) -> str:
-        """Read the first address of the web, or else PubMed's or OpenAlex's own."""
+        """Return the first web address, or else the paper's page at PubMed or OpenAlex."""
         texts = [str(value) for value in self.values("url")]
         if address := first_address(texts):
             return address
@@ -242,7 +242,7 @@ class _TableRow:
         return own if own.startswith(OPENALEX) else ""
 
     def authors(self) -> object:
-        """Read the authors, and then the groups among them."""
+        """Return the authors, followed by group authors."""
         people = next(self.values("authors"), "")
         if isinstance(people, list):
             return [person_name(item) for item in people]
@@ -257,7 +257,7 @@ class _TableRow:
         return "; ".join(filter(None, [text, *groups])) if groups else text
 
     def state(self) -> str:
-        """Read whether the paper was retracted, by a cell for it or the type of the document."""
+        """Return whether the paper was retracted, by its own cell or the type of the document."""
         if state := cell_state(self.text("retracted")):
             return state
         for value in self.values("type"):
@@ -267,7 +267,7 @@ class _TableRow:
 
 
 def _run_together(text: str) -> list[str]:
-    """Split the names of Springer's table, which have nothing between them."""
+    """Split the names in Springer's table, which have no separator."""
     names: list[str] = []
     first = 0
     for position in range(1, len(text)):
@@ -286,7 +286,7 @@ def _csv(
     header, separator, lines = open_spreadsheet(path, problems, (*KNOWN, *renamed.values()))
     if len(problems) > before:
         return
-    # Web of Science quotes nothing, and its texts have quotes.
+    # Web of Science does not quote cells, and its texts contain quotes.
     is_wos = separator == "\t" and {"pt", "ti", "ut"} <= set(map(heading_key, header))
     csv.field_size_limit(2**31 - 1)
     if is_wos:
@@ -318,7 +318,7 @@ def _csv(
 
 
 def _has_a_field_a_line(first: Sequence[Sequence[str]]) -> bool:
-    """Whether each line is a field's name and its values, as Embase also exports them."""
+    """Whether each line has a field's name and its values, another format of Embase."""
     names = [cells[0] for cells in first if len(cells) > 1]
     is_named = all(name.isupper() and heading_key(name) in KNOWN for name in names)
     return len(names) == 2 and is_named and names[0] == "TITLE" and not first[0][1].isupper()
@@ -327,7 +327,7 @@ def _has_a_field_a_line(first: Sequence[Sequence[str]]) -> bool:
 def _records_by_field(
     rows: Iterator[tuple[int, list[str]]], renamed: Mapping[str, str]
 ) -> Iterator[tuple[Columns, Cells]]:
-    """Collect the records of lines of one field each; TITLE begins a record."""
+    """Collect records from lines with one field each; TITLE begins a record."""
     line = 0
     record: dict[str, object] = {}
     for number, cells in rows:
@@ -341,7 +341,7 @@ def _records_by_field(
 
 
 def _of_width(cells: Sequence[str], width: int) -> Sequence[str] | None:
-    """Fit a row to the header: empty cells at its end may be too many."""
+    """Fit a row to the header by dropping surplus empty cells at its end."""
     if len(cells) > width and not any(cell.strip() for cell in cells[width:]):
         return cells[:width]
     return cells if len(cells) == width else None
@@ -359,17 +359,17 @@ def _xlsx(
         with open(path, "rb") as file:
             book = load_workbook(file, read_only=True, data_only=True)
             if not book.worksheets:
-                raise InputError(path, reason="holds no sheet of cells")
+                raise InputError(path, reason="has no sheet with cells")
             sheet = book.worksheets[0]
             if len(book.worksheets) > 1:
-                problems.count("workbooks of which the first sheet alone is read", path)
+                problems.count("workbooks of which only the first sheet is read", path)
             # Some programs write a size that is too small, and rows would be lost.
             sheet.reset_dimensions()
             rows = (list(map(_cell_value, row)) for row in sheet.iter_rows(values_only=True))
             yield from _sheet_rows(path, rows, renamed, problems)
     except (BadZipFile, InvalidFileException, KeyError, ValueError, OSError, EOFError) as error:
         reason = " ".join(str(error).split())
-        problems.add(path, None, None, f"is not an Excel workbook that can be read: {reason}")
+        problems.add(path, None, None, f"is not a readable Excel workbook: {reason}")
 
 
 def _sheet_rows(
@@ -381,7 +381,7 @@ def _sheet_rows(
     if not filled:
         filled = [(1, [])]
     if position:
-        problems.count("tables with lines before the header, left out", path)
+        problems.count("tables with lines before the header, which were skipped", path)
     header = [cell.strip() for cell in filled[position][1]]
     while header and not header[-1]:
         del header[-1]
@@ -392,7 +392,7 @@ def _sheet_rows(
 
 
 def _cell_value(value: object) -> str:
-    """Write a cell of a workbook as a table of text would have it."""
+    """Convert a workbook's cell to the text that a CSV file would have."""
     if value is None:
         return ""
     if isinstance(value, datetime):
@@ -423,13 +423,13 @@ def _parquet(
                     yield columns, (number, {name: values[name][row] for name in names})
     except (ArrowException, OSError, ValueError) as error:
         reason = " ".join(str(error).split())
-        problems.add(path, number or None, None, f"not Parquet that can be read: {reason}")
+        problems.add(path, number or None, None, f"not readable Parquet: {reason}")
 
 
 def _parquet_columns(
     path: Path, schema: pa.Schema, renamed: Mapping[str, str], problems: Problems
 ) -> Columns:
-    """Match columns that hold text; one of another type is read as none, unless it is asked for."""
+    """Match the columns with text; other types are ignored, unless the user named the column."""
     columns = table_columns(path, schema.names, renamed, problems)
     fields: dict[str, tuple[str, ...]] = {}
     for field, names in columns.fields.items():
@@ -454,7 +454,7 @@ def _cells_error(kind: pa.DataType, field: str) -> str:
     inner = kind
     if any(is_list(kind) for is_list in lists):
         inner = kind.value_type
-        # An object may be the name of an author.
+        # An object may be an author's name.
         if field == "authors" and pa.types.is_struct(inner):
             return ""
     if pa.types.is_nested(inner) or "binary" in str(inner):
@@ -463,11 +463,11 @@ def _cells_error(kind: pa.DataType, field: str) -> str:
 
 
 def _dates_as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Write days and times as text: those beyond Python's years have none."""
+    """Convert days and times to text, except those outside Python's years."""
     import pyarrow as pa
 
     if pa.types.is_timestamp(column.type):
-        # Seconds of the time zone's clock, as Python writes them.
+        # Seconds in the local time of the time zone, as Python writes them.
         if column.type.tz:
             import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""Read articles of XML, one after another: PubMed's, JATS, EndNote's and Europe PMC's."""
+"""Read articles from XML, one after another: PubMed, JATS, EndNote and Europe PMC."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ ADDRESS, PMC = "https://pubmed.ncbi.nlm.nih.gov/", "https://pmc.ncbi.nlm.nih.gov
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 _ROOTS = ("PubmedArticleSet", "PubmedBookArticleSet", "pmc-articleset", "xml", "records")
 _READ = "PubMed's XML, JATS, and XML of EndNote and Europe PMC"
-# XML of other kinds, by its root.
+# Other kinds of XML, by their root.
 _FOREIGN = {
     "html": "a web page",
-    "esummaryresult": "PubMed's summaries, without abstracts: fetch XML",
-    "medlinecitationset": "an old form of PubMed's: fetch it anew",
+    "esummaryresult": "PubMed's summaries, without abstracts: download XML",
+    "medlinecitationset": "an old format of PubMed: download it again",
 }
-# JATS: types of articles that tell an article's own state; others are notices of other articles.
+# Article types in JATS for an article's own state; others are notices about other articles.
 _OWN_STATES = ("retracted", "withdrawn", "partially-retracted")
 _PUBMED_ID = re.compile(r"\b(?:PMC)?[1-9][0-9]{3,8}\b")
-# Elements that begin a line; repeated formulas, and figures, which are not text.
+# Elements that begin a line; repeated formulas and figures, which are not text.
 _BLOCKS = frozenset("p sec title list list-item break disp-formula def-item AbstractText".split())
 _REPEATED_TAGS = frozenset(
     "tex-math annotation annotation-xml fig fig-group caption graphic table-wrap".split()
 )
-# Abstracts that are pictures with words, or advertise the paper.
+# Types of abstracts that are pictures or advertise the paper.
 _NO_ABSTRACTS = frozenset("graphical graphic teaser web-summary toc video highlights".split())
 
 
 class _Record:
-    """Article of a file; count the parts of it that are skipped."""
+    """Article in a file; counts its skipped parts."""
 
     def __init__(self, element: Element, path: Path, number: int, problems: Problems) -> None:
         self.element, self.path, self.problems = element, path, problems
@@ -61,7 +61,7 @@ class _Record:
         return make_paper(self.path, self.name, self.problems, record)
 
     def found(self, texts: PaperTexts, ids: list[str]) -> Paper | None:
-        """Make the paper of its texts; its id is the DOI, another one, or made of the title."""
+        """Make the paper from its texts; its id is the DOI, another id, or made from the title."""
         if not f"{texts.title}{texts.abstract}".strip():
             return None
         keys = filter(None, (plain_doi(texts.doi), *ids))
@@ -69,19 +69,19 @@ class _Record:
         return make_paper(self.path, self.name, self.problems, replace(texts, key=key))
 
     def leave_out(self, reason: str) -> None:
-        self.problems.count(f"{reason}, left out", self.path, self.name)
+        self.problems.count(f"{reason}, skipped", self.path, self.name)
 
     def title(self, element: Element | None, vernacular: Element | None) -> str:
-        """Read a title, or the one in the paper's own language if there is none."""
+        """Return the title, or the one in the paper's own language if there is none."""
         title, own = _text(element), _text(vernacular)
         if title.strip(" .[]").lower() in NO_TITLE:
             return own
         if own:
-            self.leave_out("titles in the paper's own language beside an English one")
+            self.leave_out("titles in the paper's own language next to an English one")
         return title
 
     def abstract(self, elements: list[Element], translations: list[Element]) -> str:
-        """Read the parts of an abstract, or else another abstract; English ones come first."""
+        """Join the parts of the abstract, or else use another one; English is preferred."""
 
         def is_foreign(element: Element) -> bool:
             return iso_language(element.get("Language") or element.get(_LANG) or "en") != "en"
@@ -94,11 +94,11 @@ class _Record:
             elif text := _abstract(element):
                 texts.append(text)
         for _ in texts[1:]:
-            self.leave_out("abstracts beside another one")
+            self.leave_out("additional abstracts")
         return texts[0] if texts else ""
 
     def doi(self, ids: list[Element]) -> str:
-        """Read the first DOI that is not marked as wrong."""
+        """Return the first DOI that is not marked as wrong."""
         wrong = [plain_doi(_text(key)) for key in ids if key.get("ValidYN") == "N"]
         for _ in wrong:
             self.leave_out("DOIs that are marked as wrong")
@@ -108,7 +108,7 @@ class _Record:
 
 
 def read_xml(path: Path, problems: Problems) -> Iterator[Paper | None]:
-    """Yield the articles of a file; None for one without id or without title and abstract."""
+    """Yield the articles of a file; None for one without an id, or without title and abstract."""
     if reason := file_error(path):
         problems.add(path, None, None, reason)
         return
@@ -120,7 +120,7 @@ def read_xml(path: Path, problems: Problems) -> Iterator[Paper | None]:
     except (OSError, EOFError, zlib.error) as error:
         problems.add(path, None, None, f"cannot be read: {error}")
     except (ValueError, LookupError) as error:  # an encoding that the parser does not know
-        problems.add(path, None, None, f"XML that cannot be read, save it as UTF-8: {error}")
+        problems.add(path, None, None, f"unreadable XML, save it as UTF-8: {error}")
 
 
 def _articles(
@@ -133,7 +133,7 @@ def _articles(
         if root is None:
             root = element
             if kind := _FOREIGN.get(root.tag.lower()):
-                problems.add(path, None, None, f"is {kind}; read are {_READ}")
+                problems.add(path, None, None, f"is {kind}; supported formats: {_READ}")
                 return
         if event == "start":
             depth += 1
@@ -145,12 +145,12 @@ def _articles(
             yield read(_Record(element, path, number, problems))
             element.clear()
         elif element.tag == "DeleteCitation":
-            problems.count("PubMed's lists of deleted articles, left out", path)
-        # What was read goes: a file may be larger than memory.
+            problems.count("PubMed's lists of deleted articles, skipped", path)
+        # Elements are freed after use, since a file may be larger than memory.
         if depth == 1 and root.tag not in _READERS:
             root.clear()
     if root is not None and not number and root.tag not in _ROOTS:
-        reason = f"holds no articles: its root is <{root.tag}>; read are {_READ}"
+        reason = f"contains no articles: its root is <{root.tag}>; supported formats: {_READ}"
         problems.add(path, None, None, reason)
 
 
@@ -177,7 +177,7 @@ def _article(record: _Record) -> Paper | None:
 
 
 def _notices(citation: Element) -> str:
-    """Read PubMed's notices of an article, and the articles that it is itself a notice of."""
+    """Read PubMed's notices about an article, and the articles that it is itself a notice about."""
     states: list[str] = []
     for element in citation.findall("CommentsCorrectionsList/CommentsCorrections"):
         kind, source = element.get("RefType", ""), _text(element.find("RefSource"))
@@ -230,7 +230,7 @@ def _pubmed_name(author: Element) -> str:
 
 
 def _pubmed_date(element: Element, *paths: str) -> str:
-    """Read the day of the first place that has a year, such as electronic publication."""
+    """Return the date at the first path with a year, such as electronic publication."""
     for path in paths:
         date = element.find(path)
         if date is not None and (year := _text(date.find("Year"))):
@@ -246,7 +246,7 @@ def _jats(record: _Record) -> Paper | None:
         record.problems.add(record.path, None, record.name, "has no front/article-meta")
         return None
     ids: dict[str, str] = {}
-    for element in reversed(meta.findall("article-id")):  # of each type the first one counts
+    for element in reversed(meta.findall("article-id")):  # the first of each type is used
         ids[element.get("pub-id-type", "")] = _text(element)
     pmc = ids.get("pmcid") or ids.get("pmc", "")
     if is_digits(pmc):
@@ -277,7 +277,7 @@ def _jats(record: _Record) -> Paper | None:
 
 
 def _jats_notices(front: Element, article_type: str) -> str:
-    """Read the notices that JATS links an article to, or the articles that it is a notice of."""
+    """Read the notices about an article in JATS, or the articles that it is a notice about."""
     states: list[str] = []
     if article_type.startswith(_OWN_STATES):
         states.append(notice_state(article_type))
@@ -297,7 +297,7 @@ def _jats_notices(front: Element, article_type: str) -> str:
 
 
 def _related_keys(element: Element) -> list[str]:
-    """List the DOI, else the id of PubMed or PMC, of an article that another one names."""
+    """Return the DOI, else the PubMed or PMC id, of a related article."""
     texts = [value for name, value in element.attrib.items() if name.rpartition("}")[2] == "href"]
     texts += map(_text, element.iter("pub-id"))
     keys = plain_dois(" ".join([*texts, _text(element)]))[:1]
@@ -310,7 +310,7 @@ def _jats_title(record: _Record, group: Element | None) -> str:
     title = group.find("article-title")
     if title is not None:
         for note in title.findall("xref") + title.findall("fn"):
-            note.text = None  # the mark of a footnote
+            note.text = None  # a footnote mark
     main_title = record.title(title, group.find("trans-title-group/trans-title"))
     titles = [main_title, _text(group.find("subtitle"))]
     return ": ".join(filter(None, titles))
@@ -341,7 +341,7 @@ def _jats_date(dates: list[Element]) -> str:
 
 
 def _abstract(element: Element) -> str:
-    """Join the parts of an abstract, each with its heading: "METHODS: We ran."."""
+    """Join the parts of an abstract, with their headings: "METHODS: We ran."."""
     for section in [*element.findall("sec"), *element.findall("AbstractText")]:
         if _is_picture(section):
             element.remove(section)

@@ -1,4 +1,4 @@
-"""Paper with its DOI, address and language, and what was published about it since."""
+"""Papers with DOI, address, language, and later notices such as retractions."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from claim2source.data.retractions import read_notices as read_notices
 from claim2source.data.retractions import worst as worst
 from claim2source.data.text_files import id_error, text_error
 
-# Languages whose English names begin with their code of three letters; and Japanese.
+# Languages whose English names begin with their three-letter code; and Japanese.
 _NAMED = frozenset(
     "eng ger deu fre fra spa ita por chi rus pol dut kor tur cze dan nor swe fin hun ara "
     "ukr".split()
 )
 _JAPANESE = "jap"
-# What PubMed writes in brackets for a title that is absent.
+# PubMed's placeholders, in brackets, for a missing title.
 NO_TITLE = ("", "not available", "in process citation")
-# A link to anything else, such as javascript:, may do anything. Fields of several addresses part
-# them by white space, or by signs that no address begins with.
+# Other links, such as javascript:, are dangerous. Several addresses in a field are separated by
+# white space, or by signs with which no address begins.
 _WEB = re.compile(r"https?://[^\s\x00-\x1f<>\"{}|\\^`]+", re.IGNORECASE)
 _NEXT_WEB = re.compile(r"[,;|]+(?=https?://)", re.IGNORECASE)
 _PUNCTUATION = ".,;:!'"
-# Characters of a DOI that mean something else in an address are written as percent codes.
+# Characters of a DOI with another meaning in an address become percent codes.
 _SAFE = "/:;()._-~!$*',+=@"
 _EMAIL = re.compile(
     r"(?:[(\[<{]\s*)?"
@@ -53,10 +53,10 @@ _BEFORE_STOP = re.compile(r" (?=[.,;:)])")
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """Source, its DOI without "https://doi.org/", its address, and its language (ISO 639-1).
+    """Source with its DOI (without "https://doi.org/"), its address, and its language (ISO 639-1).
 
-    `retracted` says what was published about it since: "retracted", "corrected" or "expression of
-    concern", perhaps with the day and the notice's DOI; "" if nothing is known.
+    `retracted` is its state by later notices: "retracted", "corrected" or "expression of concern",
+    perhaps with the day and the notice's DOI; "" if nothing is known.
     """
 
     source: Source
@@ -67,25 +67,25 @@ class Paper:
 
     @property
     def link(self) -> str:
-        """Return the DOI's address, or the paper's own if that is of the web, or ""."""
+        """Address of the DOI, or the paper's own web address, or ""."""
         if self.doi:
             return f"https://doi.org/{quote(plain_doi(self.doi) or self.doi, safe=_SAFE)}"
         return web_address(self.url)
 
     @property
     def is_retracted(self) -> bool:
-        """Whether it was withdrawn, not only corrected, and is not the notice of that."""
+        """Whether it was retracted or withdrawn (not only corrected), and is not such a notice."""
         return own_state(self.retracted).partition(",")[0] in (RETRACTED, WITHDRAWN)
 
     @property
     def date(self) -> str:
-        """Return the day, month or year of publication as ISO writes it; "" if it is not known."""
+        """Day, month or year of publication in ISO form; "" if it is not known."""
         return iso_date(self.source.date)
 
 
 @dataclass(frozen=True, slots=True)
 class PaperTexts:
-    """Texts of a paper as a record has them: with markup and white space."""
+    """Original texts of a paper's record, with markup and white space."""
 
     key: str
     title: str
@@ -102,7 +102,7 @@ class PaperTexts:
 def make_paper(
     path: Path, location: int | str, problems: Problems, texts: PaperTexts
 ) -> Paper | None:
-    """Make a paper of the texts of a record; `location` is its line or name.
+    """Make a paper from the texts of a record; `location` is its line or name.
 
     None if there is no id, which is reported, or no text.
     """
@@ -132,9 +132,9 @@ def make_paper(
 
 
 def tidy(paper: Paper) -> Paper:
-    """Clean a paper's DOI, address, date and authors, and read what its title tells of its state.
+    """Clean a paper's DOI, address, date and authors, and detect its state in the title.
 
-    Addresses of e-mail are left out: they identify authors, and no paper.
+    E-mail addresses are removed, because they identify authors, not papers.
     """
     source = paper.source
     authors = [" ".join(without_emails(name).split()).strip(" ,;") for name in source.authors]
@@ -153,7 +153,7 @@ def tidy(paper: Paper) -> Paper:
 
 
 def web_address(text: str) -> str:
-    """Return the first address of the web in a field that may have several; "" if there is none."""
+    """Return the first web address in a field that may have several; "" if there is none."""
     match = _WEB.search(text)
     if match is None:
         return ""
@@ -164,7 +164,7 @@ def web_address(text: str) -> str:
 
 
 def without_emails(text: str) -> str:
-    """Remove addresses of e-mail, with the brackets around them and "E-mail:" before them."""
+    """Remove e-mail addresses, with brackets around them and "E-mail:" before them."""
     if "@" not in text and "\uff20" not in text and "[at]" not in text and "(at)" not in text:
         return text
     without = _EMAIL.sub("", text)
@@ -174,7 +174,7 @@ def without_emails(text: str) -> str:
 
 
 def _text_problem(texts: PaperTexts) -> tuple[str, str]:
-    """Find the first text that cannot be stored, and the reason; two empty texts if all can."""
+    """Return the first text that cannot be stored and the reason; two empty texts if all can."""
     fields = {
         "title": texts.title,
         "abstract": texts.abstract,

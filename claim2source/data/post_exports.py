@@ -1,7 +1,7 @@
-"""Read posts out of what networks export: Mastodon, Bluesky, X, Reddit and Telegram.
+"""Read posts from the exports of networks: Mastodon, Bluesky, X, Reddit and Telegram.
 
-A record is recognised by several of its keys, not by its file's name. What holds no post of the
-exporter's own is named by its kind, so that it can be counted.
+A record is recognised by several of its keys, not by its file's name. A record without a post of
+the exporter's own gets a kind, so that it can be counted.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from claim2source.data.networks import (
 )
 from claim2source.data.papers import first_day, iso_language, last_day
 
-# Why a record holds no post.
+# Reasons why a record has no post.
 REPOSTS, DELETED = "reposts", "deleted posts"
 WITHOUT_TEXT, OTHERS = "without text", "of other kinds"
 Record = Mapping[str, Any]
 _POST = "app.bsky.feed.post"
-# X's codes for posts without a language, and ISO's.
+# Codes of X and of ISO for posts without a language.
 _NO_LANGUAGE = re.compile(r"und|zxx|mul|mis|art|q[a-z]{2}")
 _X_TIME = "%a %b %d %H:%M:%S %z %Y"
 _REMOVED = ("[deleted]", "[removed]", "[deleted by user]", "[ removed by reddit ]")
-# A retweet of X's archive is a post that begins so.
+# Beginning of a retweet in X's archive.
 RETWEET = re.compile(r"RT @\w+:")
 
 
 @dataclass(frozen=True)
 class FoundPost:
-    """Post of a file, or the kind of a record that is none; `id` is "" if it has none."""
+    """Post in a file, or the kind of a record without a post; `id` is "" if it has none."""
 
     id: str = ""
     text: str = ""
@@ -53,7 +53,7 @@ class FoundPost:
 
 
 def network_posts(record: Record) -> list[FoundPost] | None:
-    """Read the posts of an export, or of one record of it; None if it is of no known network."""
+    """Read the posts in an export, or in one of its records; None if the network is unknown."""
     for network in (_reddit, _telegram, _activity_pub, _bluesky, _mastodon, _x):
         found = network(record)
         if found is not None:
@@ -68,7 +68,7 @@ def _judged(post: FoundPost) -> FoundPost:
 
 
 def _entries(value: object) -> list[Record]:
-    """List the entries of a list; one that is no object is an empty record."""
+    """List the entries of a list; an entry that is not an object becomes an empty record."""
     return [object_or_empty(item) for item in value] if isinstance(value, list) else []
 
 
@@ -80,14 +80,14 @@ def _of_parts(id: object, parts: PostParts) -> FoundPost:
 
 
 def id_text(value: object) -> str:
-    """Write an id as text; "" if it is none."""
+    """Return an id as text; "" if it is not one."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return plain_text(value)
 
 
 def clean_language(text: str) -> str:
-    """Return the code of a language; "" for codes such as `und` that name none."""
+    """Return the code of a language; "" for codes such as `und`."""
     tag = text.strip()
     if not is_language_tag(tag):
         return iso_language(tag)
@@ -96,10 +96,10 @@ def clean_language(text: str) -> str:
 
 
 def iso_day(value: object) -> str:
-    """Return the day of a time as ISO text, a month or year if no more is known.
+    """Return the day of a time as ISO text, or its month or year if no more is known.
 
-    Seconds and milliseconds since 1970, ISO times, X's and other written ones are read. A text
-    that may be several days stays as it is.
+    Accepts seconds and milliseconds since 1970, ISO times, X's format and other texts. An
+    ambiguous text is returned unchanged.
     """
     if isinstance(value, bool) or value is None:
         return ""
@@ -182,7 +182,7 @@ def _activity(item: object) -> FoundPost:
 
 
 def _note_as_status(note: Record) -> dict[str, object]:
-    """Write a note of ActivityPub as Mastodon's API writes a status."""
+    """Convert a note of ActivityPub to a status of Mastodon's API."""
     by_language = {
         key: text
         for key, text in object_or_empty(note.get("contentMap")).items()
@@ -244,7 +244,7 @@ def _is_view(value: object) -> bool:
 
 
 def _is_shown(value: object) -> bool:
-    """Whether a value is a view of a post, or of one that is gone."""
+    """Whether a value is a view of a post, or of a deleted one."""
     return _is_view(value) or _is_gone(object_or_empty(value))
 
 
@@ -280,7 +280,7 @@ def _commit(did: str, commit: Record) -> FoundPost:
 
 
 def _thread(thread: Record) -> Iterator[FoundPost]:
-    """Yield the posts of a thread: those above first, the post, and the replies."""
+    """Yield the posts of a thread: parents first, then the post and its replies."""
     above: list[Record] = []
     parent = object_or_empty(thread.get("parent"))
     while parent:
@@ -296,7 +296,7 @@ def _thread(thread: Record) -> Iterator[FoundPost]:
 
 
 def _thread_post(node: Record) -> FoundPost:
-    """Read a post of a thread; of one that is gone only the address is left."""
+    """Read a post in a thread; only the address is left of a deleted one."""
     if _is_view(node.get("post")):
         return _view(object_or_empty(node["post"]))
     return FoundPost(id_text(node.get("uri")), left_out=DELETED)
@@ -319,7 +319,7 @@ def _x(record: Record) -> list[FoundPost] | None:
     return [_tweet(record)] if _is_tweet(record) else None
 
 
-# Keys of a tweet in answers of the first API and in archives, and in those of the second.
+# Keys of a tweet in version 1 of the API and in archives, and in version 2.
 _OLD_TWEET = "id_str entities user favorite_count retweet_count in_reply_to_user_id".split()
 _NEW_TWEET = (
     "edit_history_tweet_ids author_id conversation_id public_metrics referenced_tweets "
@@ -336,7 +336,7 @@ def _is_tweet(record: Record) -> bool:
 
 
 def _is_answer(record: Record) -> bool:
-    """Whether a record is an answer of the second API: data, or the errors of what is gone."""
+    """Whether a record is an answer of API version 2: data, or errors for deleted tweets."""
     data = record.get("data")
     items = objects(data if isinstance(data, list) else [data])
     if items:
@@ -356,7 +356,7 @@ def _answer(record: Record) -> Iterator[FoundPost]:
     for tweet in _entries(tweets if isinstance(tweets, list) else [tweets]):
         yield _tweet(tweet, included)
     for error in objects(record.get("errors")):
-        # Others are about users, media, or tweets that a post refers to.
+        # Other errors are about users, media, or referenced tweets.
         if error.get("resource_type") == "tweet" and error.get("parameter") in ("id", "ids"):
             yield FoundPost(id_text(error.get("resource_id")), left_out=DELETED)
 
@@ -386,7 +386,7 @@ def _tweet(tweet: Record, included: Mapping[str, str] | None = None) -> FoundPos
 
 
 def _tweet_text(tweet: Record) -> str:
-    """Return the whole text of a tweet: the longest of its fields, without entities of HTML."""
+    """Return the full text of a tweet: the longest of its fields, without HTML entities."""
     long = object_or_empty(tweet.get("extended_tweet")).get("full_text")
     note = object_or_empty(tweet.get("note_tweet")).get("text")
     texts = [plain_text(text) for text in (note, long, tweet.get("full_text"), tweet.get("text"))]
@@ -400,12 +400,12 @@ def _urls(tweet: Record) -> Iterator[str]:
 
 
 def _is_own(url: str) -> bool:
-    """Whether an address is that of a picture or a quoted post of X itself."""
+    """Whether an address is X's own, of a picture or a quoted post."""
     return re.match(r"https?://(?:www\.)?(?:twitter|x)\.com/", url) is not None
 
 
 def _note_tweet(note: Record) -> FoundPost:
-    """Read a long post of the archive's note-tweet.js."""
+    """Read a long post from the archive's note-tweet.js."""
     core = object_or_empty(note.get("core"))
     text = unescaped(plain_text(core.get("text")))
     urls = [plain_text(url.get("expandedUrl")) for url in objects(core.get("urls"))]
@@ -442,7 +442,7 @@ def _thing(thing: Record) -> Iterator[FoundPost]:
             yield _comment(data)
             if object_or_empty(data.get("replies")):
                 waiting.append(data["replies"])
-        elif kind != "more":  # which names comments that were not loaded
+        elif kind != "more":  # "more" lists comments that were not loaded
             yield FoundPost(id_text(data.get("id")), left_out=OTHERS)
 
 
@@ -485,7 +485,7 @@ def _telegram(record: Record) -> list[FoundPost] | None:
         for chat in chats:
             for message in _entries(chat.get("messages")):
                 post = _message(message)
-                # Numbers of messages are a chat's own.
+                # Message numbers are unique only within a chat.
                 found.append(replace(post, id=f"{id_text(chat.get('id'))}-{post.id}"))
         return found
     messages = _entries(record.get("messages"))
@@ -519,7 +519,7 @@ def _message(message: Record) -> FoundPost:
 
 
 def _pieces(pieces: object) -> tuple[str, list[str]]:
-    """Join the pieces of a text: words, and objects such as links and bold words."""
+    """Join the pieces of a text: strings, and objects such as links and bold words."""
     words: list[str] = []
     links: list[str] = []
     for piece in pieces if isinstance(pieces, Iterable) else ():

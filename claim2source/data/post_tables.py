@@ -1,4 +1,4 @@
-"""Read the rows of tables of posts: CSV, TSV, and the first sheet of an Excel workbook."""
+"""Read rows from tables of posts: CSV, TSV, and the first sheet of an Excel workbook."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from claim2source.data.frames import cell_text, plain_value
 from claim2source.data.jsonl import Row
 from claim2source.data.text_files import open_spreadsheet, tsv_rows
 
-# Names by which the separator of a CSV file is found.
+# Column names that reveal the separator of a CSV file.
 _KNOWN = (
     "text post tweet tweet_text full_text content body message id _id post_id tweet_id index lang "
     "language date created_at translation url username"
 ).split()
 TABLES, WORKBOOKS = (".csv", ".tsv"), (".xlsx", ".xlsm")
 KINDS = (*TABLES, *WORKBOOKS)
-# A row of a workbook is as wide as the place of its last cell says.
+# A workbook's row is as wide as the position of its last cell.
 MOST_COLUMNS = 2_048
-# What a damaged workbook raises: its zip, its XML, and what these hold.
+# Errors of a damaged workbook: of its zip, its XML, and their contents.
 _BROKEN = (
     ValueError,
     LookupError,
@@ -37,7 +37,7 @@ _BROKEN = (
     zipfile.BadZipFile,
     zlib.error,
 )
-# Chooses the columns that are read from a header.
+# Chooses the columns to read, given the header.
 Choose = Callable[[Sequence[str]], list[str]]
 
 
@@ -47,15 +47,15 @@ def is_table(path: Path) -> bool:
     if not suffixes.isdisjoint(KINDS):
         return True
     if path.is_file() and zipfile.is_zipfile(path):
-        raise InputError(path, reason="is a zip archive: unpack it, and name the file of posts")
+        raise InputError(path, reason="is a zip archive: unpack it, and pass the file of posts")
     return False
 
 
 def table_rows(path: Path, choose: Choose, problems: Problems) -> Iterator[Row]:
-    """Yield the rows of a table with all of their columns; `choose` names those that are read.
+    """Yield the rows of a table with all of their columns; `choose` picks the columns to read.
 
-    A column without a name, or of a name that an earlier one has, gets another name. Raises
-    `InputError` if the file cannot be read, or `choose` does.
+    A column without a name, or with the name of an earlier one, gets another name. Raises
+    `InputError` if the file cannot be read, and the errors of `choose`.
     """
     if path.suffix.lower() in WORKBOOKS:
         rows = _sheet_rows(path, choose)
@@ -82,9 +82,9 @@ def _csv_rows(
 
 
 def table_separator(path: Path) -> str:
-    """Return the separator of a CSV file's columns: a semicolon where its own is one, or a comma.
+    """Return the separator for a CSV file like this one: a semicolon if it uses that, else a comma.
 
-    Spreadsheets of many countries open files with semicolons alone.
+    In many countries spreadsheets open only files with semicolons.
     """
     if path.suffix.lower() != ".csv" or not path.is_file():
         return ","
@@ -93,7 +93,7 @@ def table_separator(path: Path) -> str:
 
 
 def _distinct(header: Sequence[str]) -> list[str]:
-    """Name every column once: the second `a` is `a (2)`, one without a name `column 3`."""
+    """Make column names unique: the second `a` is `a (2)`, a missing name is `column 3`."""
     names: list[str] = []
     for place, name in enumerate(header, start=1):
         base = candidate = name or f"column {place}"
@@ -106,7 +106,7 @@ def _distinct(header: Sequence[str]) -> list[str]:
 
 
 def _sheet_rows(path: Path, choose: Choose) -> Iterator[tuple[int, dict[str, object]]]:
-    """Yield the rows of a workbook's first sheet, by the number that Excel shows."""
+    """Yield the rows of a workbook's first sheet, numbered as in Excel."""
     header: list[str] = []
     names: list[str] = []
     for number, texts in _sheet(path):
@@ -118,7 +118,7 @@ def _sheet_rows(path: Path, choose: Choose) -> Iterator[tuple[int, dict[str, obj
                     raise InputError(path, number, name, "is the name of several columns")
             names = _distinct(header)
             continue
-        if len(texts) > len(header):  # cells beside the table
+        if len(texts) > len(header):  # cells outside the table
             header += [""] * (len(texts) - len(header))
             names = _distinct(header)
         missing = [""] * (len(names) - len(texts))
@@ -128,7 +128,7 @@ def _sheet_rows(path: Path, choose: Choose) -> Iterator[tuple[int, dict[str, obj
 
 
 def _sheet_text(cell: Any) -> str:
-    """Write a cell as text: a date with its time if it has one, an error as nothing."""
+    """Convert a cell to text: a date with its time if it has one, "" for an error."""
     value = cell.value
     if value is None or cell.data_type == "e":
         return ""
@@ -138,7 +138,7 @@ def _sheet_text(cell: Any) -> str:
 
 
 def _sheet(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows that have a text, each up to its last one, with their numbers."""
+    """Yield the rows with text, up to their last filled cell, with their numbers."""
     if reason := file_error(path):
         raise InputError(path, reason=reason)
     if find_spec("openpyxl") is None:
@@ -149,7 +149,7 @@ def _sheet(path: Path) -> Iterator[tuple[int, list[str]]]:
         with path.open("rb") as file:
             book = load_workbook(file, read_only=True, data_only=True, keep_links=False)
             sheet = book.worksheets[0]
-            # Some programs write a size that is too small, others a huge one.
+            # Some programs write a size that is too small, others one that is huge.
             sheet.reset_dimensions()
             for number, row in enumerate(sheet.iter_rows(), start=1):
                 if len(row) > MOST_COLUMNS:
@@ -161,12 +161,12 @@ def _sheet(path: Path) -> Iterator[tuple[int, list[str]]]:
                 if texts:
                     yield number, texts
     except _BROKEN as error:
-        reason = f"is no Excel workbook that can be read: {' '.join(str(error).split())}"
+        reason = f"is not a readable Excel workbook: {' '.join(str(error).split())}"
         raise InputError(path, reason=reason) from None
 
 
 def unpacked_bytes(path: Path) -> int:
-    """Add up the sizes of the files in a workbook, which are read into memory; 0 if it is none."""
+    """Return the size in memory of the files in a workbook; 0 if it is not a workbook."""
     try:
         with zipfile.ZipFile(path) as archive:
             return sum(file.file_size for file in archive.infolist())

@@ -1,4 +1,4 @@
-"""Read posts of any file: JSON, JSON lines, tables, and what networks export."""
+"""Read posts from any file: JSON, JSON lines, tables, and exports of networks."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from claim2source.data.text_files import id_error, text_error, text_lines
 
 log = logging.getLogger(__name__)
 
-# A longer one is no post.
+# Characters; a longer text is not a post.
 LONGEST = 2_000_000
 REPEATED = "repeated posts"
-# Names of keys and columns, in small letters and without signs, that are read as a field; the
-# first that is there counts.
+# Names of keys and columns for each field, in lower case and without signs; the first one that
+# exists is used.
 FIELDS: Mapping[str, tuple[str, ...]] = {
     "text": (
         *("text", "post", "tweettext", "posttext", "fulltext", "tweet", "content", "body"),
@@ -50,25 +50,25 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     ),
     "translation": ("translation",),
 }
-# Columns of exports of X that only a repost fills, or that say whether it is one.
+# Columns in exports of X that are filled only for reposts, or that mark reposts.
 _REPOST_MARKS = frozenset(
     "referencedtweetsretweetedid retweetedstatusid retweetedstatusidstr retweetedid retweetid "
     "isretweet retweet".split()
 )
 _X_MARKS = _REPOST_MARKS | frozenset("idstr tweetid tweetpermalink conversationid fromuser".split())
-# Columns of the files that Reddit gives its users: a post's text is its title and its body.
+# Columns of the files that Reddit exports: a post's text is its title and its body.
 _REDDIT_MARKS = frozenset(("subreddit", "title", "url"))
 _NO = frozenset(("", "0", "0.0", "false", "no", "nan", "none", "null"))
 _HTML = re.compile(
     r"</(?:p|div|span|a|b|i|em|strong|li|ul|ol|blockquote)>|<br\s*/?>", re.IGNORECASE
 )
-# How a file of X's archive begins: a script that assigns a list.
+# Beginning of a file in X's archive: a script that assigns a list.
 _ASSIGNED = re.compile(r"\s*window\.YTD\.\w+\.part[0-9]+\s*=")
 
 
 @dataclass(frozen=True)
 class Post(Settings):
-    """Post: `lang` and `date` are "" if they are not known, `links` are its addresses."""
+    """Post; `lang` and `date` are "" if unknown, `links` are the addresses in it."""
 
     id: str
     text: str
@@ -83,16 +83,16 @@ class Post(Settings):
         require(len(self.text) <= LONGEST, "post", long, f"at most {LONGEST}")
 
     def claim(self, lang: str) -> Claim:
-        # Half of a surrogate pair, such as of an argument that is not UTF-8, is no letter.
+        # Halves of surrogate pairs, as from arguments that are not UTF-8, are not characters.
         text = self.text.encode("utf-8", "replace").decode("utf-8")
         return Claim(self.id, text, lang, self.translation or None)
 
 
 @dataclass(frozen=True)
 class PostRecord:
-    """Describe a record of a file: its post, or why it is left out, and all of its columns.
+    """Record of a file: its post, or the reason why it is skipped, and all of its columns.
 
-    `columns` are a table's or the keys of an object; of an export they are the post's fields.
+    `columns` are those of a table, the keys of an object, or the fields of an exported post.
     """
 
     post: Post | None
@@ -104,12 +104,12 @@ class PostRecord:
 
 @dataclass
 class PostFile:
-    """Read the posts of a file; `read` and `left_out`, by reason, count its records.
+    """Read the posts of a file; `read` and `left_out` (by reason) count its records.
 
-    It is JSON lines, a JSON document, a table (CSV, TSV, XLSX) or a network's export. `columns`
-    name the keys or columns of fields: `{"text": "tweet"}`; without them exports are recognised.
-    A post without an id is numbered by its line, or in an export by its place. Raises `InputError`
-    for a record that is wrong, or if there is no post.
+    The file is JSON lines, a JSON document, a table (CSV, TSV, XLSX) or a network's export.
+    `columns` maps fields to keys or columns (`{"text": "tweet"}`); without it, exports are
+    recognised. A post without an id gets its line number, or its position in an export. Raises
+    `InputError` for a wrong record, or if there is no post.
     """
 
     path: Path
@@ -127,10 +127,10 @@ class PostFile:
                 yield record.post
 
     def records(self) -> Iterator[PostRecord]:
-        """Yield every record of the file, also those that are left out."""
+        """Yield all records of the file, including skipped ones."""
         self.read, self.left_out = 0, Counter()
         problems = Problems()
-        # By id: the hash of the text, and its place.
+        # By id: the hash of the text, and its location.
         seen: dict[str, tuple[int, str]] = {}
         for row, found, columns in self._found(problems):
             problems.raise_if_any()
@@ -154,20 +154,20 @@ class PostFile:
         problems.raise_if_any()
         if not self.read:
             omitted = self._omitted()
-            reason = f"holds no posts; left out: {omitted}" if omitted else "holds no posts"
+            reason = f"contains no posts; skipped: {omitted}" if omitted else "contains no posts"
             problems.add(self.path, None, None, reason)
             problems.raise_if_any()
 
     def note(self) -> str:
-        """Count the records that were left out, in one line; "" if there are none."""
+        """Counts of the skipped records in one line; "" if there are none."""
         omitted = self._omitted()
-        return omitted and f"{self.path}: {self.read} posts read; left out: {omitted}"
+        return omitted and f"{self.path}: {self.read} posts read; skipped: {omitted}"
 
     def _omitted(self) -> str:
         return ", ".join(f"{count} {reason}" for reason, count in self.left_out.most_common())
 
     def _found(self, problems: Problems) -> Iterator[tuple[Row, FoundPost, Mapping[str, str]]]:
-        """Yield the file's records, each with the post that it holds, and its columns."""
+        """Yield the file's records, each with its post and its columns."""
         if is_table(self.path):
             for row in table_rows(self.path, self._table_columns, problems):
                 yield row, self._own_post(row), _own_columns(row.record)
@@ -188,18 +188,18 @@ class PostFile:
                 yield inner, named, _post_columns(named)
 
     def _table_columns(self, header: Sequence[str]) -> list[str]:
-        """Choose the columns of a table that are read. Raises `InputError` without a text."""
+        """Choose the columns of a table to read. Raises `InputError` if none is the text."""
         names = self._names(header)
         if "text" not in names:
             reason = "is empty"
             if header:
-                reason = f"no such column; --columns text=NAME names it, of: {', '.join(header)}"
+                reason = f"no such column; pass --columns text=NAME, one of: {', '.join(header)}"
             raise InputError(self.path, field="text" if header else None, reason=reason)
         marks = [name for name in header if _normalised(name) in _X_MARKS | _REDDIT_MARKS]
         return list(dict.fromkeys([*names.values(), *marks]))
 
     def _names(self, keys: Collection[str]) -> dict[str, str]:
-        """Choose the key of each field: as `columns` say, else the first that is known."""
+        """Choose the key of each field: the one in `columns`, else the first known one."""
         names: dict[str, str] = {}
         normalised: dict[str, str] = {}
         for key in keys:
@@ -216,11 +216,11 @@ class PostFile:
         return names
 
     def _own_post(self, row: Row) -> FoundPost:
-        """Read a record of no network: a row of a table, or an object with a text."""
+        """Read a record that is not from a network: a row of a table, or an object with a text."""
         names = self._names(row.record)
         if "text" not in names:
             listed = ", ".join(row.record) or "none"
-            row.complain("text", f"is missing; --columns text=NAME names it, of: {listed}")
+            row.complain("text", f"is missing; pass --columns text=NAME, one of: {listed}")
             return FoundPost()
         key = row.record.get(names["id"]) if "id" in names else None
         is_absent = key is None or isinstance(key, str) and not key.strip()
@@ -248,7 +248,7 @@ class PostFile:
 
 
 def read_posts(path: Path, columns: Mapping[str, str] | None = None) -> Iterator[Post]:
-    """Yield the posts of a file, as `PostFile` does; warn of records that were left out."""
+    """Yield the posts of a file, as `PostFile` does; warn about skipped records."""
     file = PostFile(path, columns or {})
     yield from file
     if note := file.note():
@@ -256,7 +256,7 @@ def read_posts(path: Path, columns: Mapping[str, str] | None = None) -> Iterator
 
 
 def _own_columns(record: Mapping[str, object]) -> dict[str, str]:
-    """Write the values of a record as texts: those that are none as JSON."""
+    """Convert the values of a record to texts; values of other types become JSON."""
     columns: dict[str, str] = {}
     for name, value in record.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -271,7 +271,7 @@ def _post_columns(post: FoundPost) -> dict[str, str]:
 
 
 def _encodable(text: str) -> str:
-    """Replace halves of surrogate pairs, which no file can hold."""
+    """Replace halves of surrogate pairs, which cannot be written to files."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -282,7 +282,7 @@ def _place(row: Row) -> str:
 
 
 def _inner_row(row: Row, place: int) -> Row:
-    """Name a post within a record, for what is wrong with it."""
+    """Make a row for a post within a record, for its errors."""
 
     def complain(field: str, reason: str, kind: str = "", /) -> None:
         row.complain(f"post {place}: {field}", reason, kind)
@@ -301,7 +301,7 @@ def _check(row: Row, found: FoundPost) -> None:
 
 
 def _normalised(name: str) -> str:
-    """Write a key or column in small letters and digits: "Tweet Id" is "tweetid"."""
+    """Reduce a key or column to lower-case letters and digits: "Tweet Id" is "tweetid"."""
     return re.sub(r"[\W_]", "", name.lower())
 
 
@@ -311,7 +311,7 @@ def _filled(record: Mapping[str, object], name: str) -> object:
 
 
 def _other(row: Row, field: str, names: Mapping[str, str]) -> str:
-    """Read a field of a record, or of its metadata; numbers are dates."""
+    """Return a field of a record or of its metadata; numbers are dates."""
     name = names.get(field, field)
     value = _filled(row.record, name)
     if value == "":
@@ -322,7 +322,7 @@ def _other(row: Row, field: str, names: Mapping[str, str]) -> str:
 
 
 def _plain(text: str) -> tuple[str, tuple[str, ...]]:
-    """Return a text, and its links if it is HTML, without the tags."""
+    """Return a text without HTML tags, and its links if it is HTML."""
     if not _HTML.search(text):
         return text, ()
     reader = Html()
@@ -337,7 +337,7 @@ def _is_set(value: object) -> bool:
 
 
 def _refuse_other_files(path: Path) -> None:
-    """Raise `InputError` for what some networks give in place of JSON, and name what to ask for."""
+    """Raise `InputError` for files that some networks export instead of JSON, with a remedy."""
     if path.suffix.lower() == ".car":
         raise InputError(path, reason="is a repository of Bluesky: save its listRecords as JSON")
     if path.is_file() and path.suffix.lower() in (".html", ".htm"):
@@ -345,7 +345,7 @@ def _refuse_other_files(path: Path) -> None:
 
 
 def _without_script(lines: Iterator[tuple[int, str | None]]) -> Iterator[tuple[int, str | None]]:
-    """Remove the assignment with which a file of X's archive begins."""
+    """Remove the assignment at the beginning of a file in X's archive."""
     is_first = True
     for number, line in lines:
         if is_first and line is not None and line.strip():

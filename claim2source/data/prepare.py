@@ -3,9 +3,9 @@
 TASK is checkthat2025 (Task 4b: subtask4b_collection_data.pkl or .csv,
 subtask4b_query_tweets_*.tsv), checkthat2026 (Task 1: collection_data.json,
 {en,de,fr}_{train,dev,test}.json or final_{en,de,fr}_test.json), news (tweets to news, ADMA 2023:
-train.tsv, dev.tsv, test.tsv, newsid_title.tsv; news.jsonl with bodies and dates, and rss.jsonl,
-if there are any), mixed, which joins data sets (`--sets`) into one to train on, or the dotted path
-of a class of your own that reads a folder, such as my_task.Forum.
+train.tsv, dev.tsv, test.tsv, newsid_title.tsv; optionally news.jsonl with bodies and dates, and
+rss.jsonl), mixed, which joins data sets (`--sets`) into one training set, or the dotted path of
+your own class that reads a folder, such as my_task.Forum.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ COMMON = (
     "settings",
     "overwrite",
 )
-# Names of files in a note.
+# Number of files that a note names.
 MOST_NAMED = 20
 TASKS = ("checkthat2025", "checkthat2026", "news", "mixed")
-OWN_TASK = "the dotted path of a dataclass of yours, such as my_task.Forum"
+OWN_TASK = "the dotted path of your own dataclass, such as my_task.Forum"
 
 
 @dataclass(frozen=True)
@@ -70,19 +70,19 @@ class PrepareConfig(Settings):
     """Settings of `scripts/prepare.py`.
 
     Args:
-        task: whose files they are: checkthat2025, checkthat2026, news, mixed, or the dotted path
-            of a dataclass of yours with a method `read(folder)` that gives one Dataset per split.
+        task: task of the files: checkthat2025, checkthat2026, news, mixed, or the dotted path of
+            your own dataclass with a method `read(folder)` that returns one Dataset per split.
         output: folder to write.
-        input: folder of the task's files; `mixed` has none.
-        settings: fields of a task of your own, such as `--settings.delimiter ";"`.
-        hub: checkthat2026 alone, in place of `input`: data set on the Hugging Face hub, read with
-            your own login.
-        revision: of the data set on the hub: a commit, branch or tag.
-        translations: checkthat2026 alone: JSONL of English translations: {"index", "lang",
-            "split", "translation"}.
-        splits: splits to write, each of which must be there; none: all that are.
-        distractors: mixed alone: sources of each set that are not a gold, drawn by their ids; none:
-            all of them. Val is scored over all sources, so that fewer of them save time.
+        input: folder of the task's files; not used by `mixed`.
+        settings: fields of your own task, such as `--settings.delimiter ";"`.
+        hub: only checkthat2026, instead of `input`: data set on the Hugging Face hub, downloaded
+            with your own login.
+        revision: commit, branch or tag of the data set on the hub.
+        translations: only checkthat2026: JSONL of English translations: {"index", "lang", "split",
+            "translation"}.
+        splits: splits to write, which must exist; by default all of them.
+        distractors: only mixed: number of sources of each set that are not gold, drawn by their
+            ids; by default all of them. Val is scored over all sources, so fewer save time.
     """
 
     task: str
@@ -94,40 +94,40 @@ class PrepareConfig(Settings):
     translations: Path | None = None
     distractors: Annotated[int, Between(0, 10**9)] | None = None
     splits: list[str] | None = None
-    sets: list[str] = list_field([], help="mixed alone: folders or names of the data sets")
-    overwrite: bool = flag("replace an older data folder there, which is moved to NAME.replaced")
+    sets: list[str] = list_field([], help="only mixed: folders or names of the data sets")
+    overwrite: bool = flag("replace an older data folder, which is moved to NAME.replaced")
 
     @property
     def is_own(self) -> bool:
-        """Whether the task is a class of the user's own, named by its dotted path."""
+        """Whether the task is the user's own class, named by its dotted path."""
         return self.task not in TASKS
 
     def check(self) -> None:
         allowed = f"{', '.join(TASKS)}, or {OWN_TASK}"
         require(not self.is_own or "." in self.task, "task", self.task, allowed)
-        allowed = f"none: {self.task} has no settings"
+        allowed = f"none, because {self.task} has no settings"
         require(self.is_own or not self.settings, "settings", self.settings, allowed)
         tasks = {"hub": "checkthat2026", "translations": "checkthat2026", "distractors": "mixed"}
         for key, task in tasks.items():
             value = getattr(self, key)
-            require(value is None or self.task == task, key, value, f"nothing: it is of {task}")
-        require(self.splits != [], "splits", self.splits, "one or more names, or none given")
+            require(value is None or self.task == task, key, value, f"only with the task {task}")
+        require(self.splits != [], "splits", self.splits, "one or more names, or leave it out")
         allowed = "two or more data sets with mixed, otherwise none"
         require(bool(self.sets) == (self.task == "mixed"), "sets", self.sets, allowed)
         if self.task == "mixed":
-            require(self.input is None, "input", self.input, "none: mixed reads `sets`")
+            require(self.input is None, "input", self.input, "none, because mixed reads `sets`")
             return
         allowed = "a folder of the task's files, or --hub of checkthat2026"
         require((self.input is None) != (self.hub is None), "input", self.input, allowed)
         is_read = self.revision is None or self.hub is not None
-        require(is_read, "revision", self.revision, "with --hub")
+        require(is_read, "revision", self.revision, "only with --hub")
 
 
 def prepare(config: PrepareConfig) -> tuple[list[Dataset], list[str]]:
-    """Write the splits of a task as a BEIR folder; return them, and notes on what is absent.
+    """Write the splits of a task as a BEIR folder; return them, and notes on missing files.
 
-    Raises `InputError` on bad input, a line per problem, and `UserError` if `output` has
-    anything but, with `overwrite`, an older BEIR folder; nothing is written then.
+    Raises `InputError` on bad input, a line per problem, and `UserError` if `output` is not empty
+    (with `overwrite`, if it is not an older BEIR folder); then nothing is written.
     """
     if config.input is None:
         folders = [dataset_folder(name) for name in config.sets]
@@ -141,22 +141,22 @@ def prepare(config: PrepareConfig) -> tuple[list[Dataset], list[str]]:
         notes = [*notes, *_unread_notes(config)]
     try:
         write_beir(splits, config.output, overwrite=config.overwrite)
-    except ValueError as error:  # only a task of the user's own repeats a split or a claim
+    except ValueError as error:  # only the user's own task can repeat a split or a claim
         raise InputError(config.task, reason=str(error)) from None
     return splits, notes
 
 
 def _named_splits(splits: Sequence[Dataset], names: Sequence[str]) -> list[Dataset]:
-    """Keep the splits of these names. Raises `ConfigError` if one of them was not there."""
+    """Keep the splits with these names. Raises `ConfigError` if one is missing."""
     available = [part.split for part in splits]
     for name in names:
-        allowed = f"splits that have a file; there are: {', '.join(available)}"
+        allowed = f"splits with a file; there are: {', '.join(available)}"
         require(name in available, "splits", name, allowed)
     return [part for part in splits if part.split in names]
 
 
 def _unread_notes(config: PrepareConfig) -> list[str]:
-    """Name what the input folder has besides the files that are read; hidden files aside."""
+    """Note the files in the input folder that are not read, except hidden ones."""
     assert config.input is not None
     if config.task == "checkthat2025":
         known = files_2025(config.input)
@@ -192,14 +192,14 @@ def _read(config: PrepareConfig) -> tuple[list[Dataset], list[str]]:
 
 
 def _read_own(config: PrepareConfig, folder: Path) -> tuple[list[Dataset], list[str]]:
-    """Read a folder with the user's own class; return its splits and their notes."""
+    """Read a folder with the user's own class; return its splits and notes."""
     kind = import_dataclass("task", config.task, "read", OWN_TASK)
     task: Any = make(kind, config.settings, "settings.")
     splits = task.read(folder)
     is_list = isinstance(splits, list | tuple) and len(splits) > 0
     if not is_list or not all(isinstance(part, Dataset) for part in splits):
         raise InputError(
-            config.task, reason="read(folder) must return a list of one Dataset or more"
+            config.task, reason="read(folder) must return a list of one or more Datasets"
         )
     notes: list[str] = []
     for part in splits:
@@ -215,14 +215,14 @@ def _read_own(config: PrepareConfig, folder: Path) -> tuple[list[Dataset], list[
 def _mix(sets: Sequence[str], distractors: int | None) -> tuple[list[Dataset], list[str]]:
     """Join the judged splits and the sources of several data sets, with their notes.
 
-    Ids are `<name of the set>/<id>`. A split has the claims of every set that has it, in the
-    order of the sets. Of a set's sources that are not a gold of any split `distractors` are drawn
-    by their ids (None: all of them). Raises `ConfigError` for less than two sets or two of one
-    name.
+    Ids are `<name of the set>/<id>`. A split has the claims of all sets with that split, in the
+    order of the sets. `distractors` is the number of a set's sources that are kept although they
+    are not gold in any split, drawn by their ids (None: all). Raises `ConfigError` for fewer than
+    two sets, or two with the same name.
     """
     folders = [dataset_folder(name) for name in sets]
     names = [folder.resolve().name for folder in folders]
-    require(len(set(names)) == len(names) > 1, "sets", sets, "two or more of different names")
+    require(len(set(names)) == len(names) > 1, "sets", sets, "two or more with different names")
     parts: list[Dataset] = []
     for folder, name in zip(folders, names, strict=True):
         for split in sorted(file.stem for file in (folder / QRELS).glob("*.tsv")):
@@ -261,7 +261,7 @@ def _renamed(data: Dataset, name: str) -> Dataset:
 
 
 def _distinct_sources(parts: Sequence[Dataset], distractors: int | None) -> tuple[Source, ...]:
-    """Collect every source once; of those that are not a gold `distractors` of each set."""
+    """Collect every source once; of sources that are not gold, `distractors` of each set."""
     golds: set[str] = set()
     for part in parts:
         golds |= part.golds
@@ -282,7 +282,7 @@ def _join(parts: Sequence[Dataset], sources: tuple[Source, ...]) -> Dataset:
     for part in parts:
         claims += part.claims
         for claim, graded in part.qrels.grades.items():
-            # A judgement of a source that was not drawn says that it is no gold.
+            # A judged source that was not drawn is not gold.
             judged[claim] = {
                 key: grade for key, grade in graded.items() if key in pool or grade > 0
             }
@@ -295,14 +295,14 @@ def read_options(argv: Sequence[str] | None) -> PrepareConfig:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Prepare one task; print the files written and those absent."""
+    """Prepare one task; print the written splits and notes on missing files."""
     config = read_options(argv)
     require_writable(config.output, "folder")
     replaces = config.output.exists() and any(config.output.iterdir())
     splits, notes = prepare(config)
     if replaces:
         replaced = replaced_folder(config.output.resolve())
-        say(f"{config.output}: the earlier data set is in {replaced} now")
+        say(f"{config.output}: moved the earlier data set to {replaced}")
     say(f"{config.output}: {len(splits[0].sources)} sources")
     for split in splits:
         say(f"{config.output}: {_description(split)}")
@@ -311,7 +311,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _description(split: Dataset) -> str:
-    """Describe a split in a line: its claims, of several languages each, and if it has qrels."""
+    """Describe a split in one line: its claims by language, and whether it has judgements."""
     text = f"{split.split}: {len(split.claims)} claims"
     counts = Counter(claim.lang for claim in split.claims)
     if len(counts) > 1:

@@ -1,4 +1,4 @@
-"""Read XML of EndNote's libraries and of Europe PMC's answers."""
+"""Read XML from EndNote's libraries and Europe PMC's answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from claim2source.data.paper_keys import PUBMED, dated, first_address, pubmed_id
 from claim2source.data.papers import PaperTexts, notice_state, plain_doi, worst
 
 EUROPE_PMC = "https://europepmc.org/article/"
-# Where EndNote writes what a paper is part of.
+# EndNote's elements for a paper's journal or book.
 _VENUES = (
     "periodical/full-title",
     "titles/secondary-title",
@@ -22,7 +22,7 @@ _VENUES = (
 
 
 def text_in(element: Element | None) -> str:
-    """Return all text of an element, such as EndNote's in pieces of one style each."""
+    """Return all text of an element, which EndNote divides by style."""
     return "" if element is None else " ".join("".join(element.itertext()).split())
 
 
@@ -39,7 +39,7 @@ def _first(element: Element, *paths: str) -> str:
 
 
 def read_endnote(record: Element) -> tuple[PaperTexts, list[str]]:
-    """Read a record of EndNote: its texts, and ids beside the DOI."""
+    """Read a record of EndNote: its texts, and ids besides the DOI."""
     authors = _texts(record, "contributors/authors/author")
     authors = authors or _texts(record, "contributors/secondary-authors/author")
     addresses = [text for kind in _url_kinds(record) for text in kind]
@@ -72,7 +72,7 @@ def _url_kinds(record: Element) -> Iterator[list[str]]:
 
 
 def read_europe_pmc(result: Element) -> tuple[PaperTexts, list[str]]:
-    """Read a result of Europe PMC: its texts, and ids beside the DOI."""
+    """Read a result of Europe PMC: its texts, and ids besides the DOI."""
     names: list[str] = []
     for author in result.findall("authorList/author"):
         parts = (_first(author, "firstName"), _first(author, "lastName"))

@@ -1,4 +1,4 @@
-"""Read tagged exports of RIS, NBIB, Web of Science, EndNote and RefWorks."""
+"""Read tagged exports: RIS, NBIB, Web of Science, EndNote and RefWorks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from claim2source.data.retractions import notice_about, notice_state, worst
 from claim2source.data.text_files import any_lines
 
 Kind = Literal["ris", "nbib", "wos", "endnote", "refworks"]
-# Tag -> field; of a field's tags the first present one counts.
+# Field -> tags; the first tag that is present is used.
 _RIS = {
     "title": ("TI", "T1", "CT"),
     "book": ("BT",),
@@ -85,7 +85,7 @@ _REFWORKS = {
     "pmid": ("PMID",),
     "types": ("RT",),
 }
-# NBIB: what a notice of an article says of it, and what an article says as a notice of another.
+# NBIB: tags of notices about an article, and tags of an article that is itself a notice.
 _NOTICES_IN = {
     "RIN": "retraction",
     "PRIN": "partial retraction",
@@ -121,7 +121,7 @@ _FIELDS: dict[Kind, Mapping[str, Sequence[str]]] = {
     "endnote": _ENDNOTE,
     "refworks": _REFWORKS,
 }
-# What begins a record, for people.
+# Beginning of a record, for messages.
 _STARTS: dict[Kind, str] = {
     "ris": "TY",
     "nbib": "PMID",
@@ -137,7 +137,7 @@ _ENDS: dict[Kind, tuple[str, ...]] = {
     "endnote": (),
     "refworks": ("ER",),
 }
-# A line's tag and its text. A file whose "TY" has one space has one everywhere.
+# A line's tag and its text. If "TY" is followed by one space, so are all tags of the file.
 _RIS_LINE = re.compile(r"([A-Z][A-Z0-9])  - ?(.*)")
 _LOOSE_RIS_LINE = re.compile(r"([A-Z][A-Z0-9]) {1,2}- ?(.*)")
 _LINES: dict[Kind, re.Pattern[str]] = {
@@ -145,24 +145,24 @@ _LINES: dict[Kind, re.Pattern[str]] = {
     "nbib": re.compile(r"(?=.{4}-(?: |$))([A-Z]{2,4}) *-(?: (.*)|$)"),
     "wos": re.compile(r"([A-Z][A-Z0-9])(?: (.*)|$)"),
     "endnote": re.compile(r"(%[0-9A-Z!-/:-@\[-`{-~])(?: (.*)|$)"),
-    # By name: a line of a text may begin with "UK " or "WE ".
+    # A list of tags, since a line of text may begin with "UK " or "WE ".
     "refworks": re.compile(
         r"(RT|SR|ID|A[1-6]|T[1-3]|J[FO]|YR|FD|VO|IS|[SO]P|K1|AB|NO|ED|P[BP]|S[NTFL]|A[VDN]|LA|CL"
         r"|OT|LK|UL|LL|DO|CN|D[BS]|IP|RD|U[1-9]|U1[0-5]|CR|W[TVP]|OL|C[1-8]|PMID|PMCID|ER)"
         r"(?: (.*)|$)"
     ),
 }
-# Of these tags of Web of Science a line without a tag is another entry, of others it goes on.
+# Tags of Web of Science whose lines without a tag are new entries; others are continued.
 _LISTS = frozenset(("AF", "AU", "BF", "BA", "BE", "CA", "GP"))
 _CALLED_BACK = re.compile(r"\b(?:retracted|withdrawn)\b", re.IGNORECASE)
-# Web of Science writes an author's address behind the name.
+# Web of Science writes an author's address after the name.
 _EMAIL = re.compile(r"\s*[(\[<]?\s*[^\s()\[\]<>,;]+@[^\s()\[\]<>,;]+\s*[)\]>]?")
 _SAME_AUTHORS = ("AU", "A1")
 _PMID = re.compile(r"[0-9]{1,9}")
 _END = "ER"
-# In a note a DOI is the paper's own only if it is labelled as one.
+# A DOI in a note is the paper's own only if it is labelled as a DOI.
 _DOI_NOTE = re.compile(r"\s*(?:doi\b|https?://(?:dx\.)?doi\.org/)", re.IGNORECASE)
-# Days between the first and the last that a date of a year may mean, as our numbers of days.
+# Difference between `last_day` and `first_day` of a year.
 _YEAR_SPAN = 1100
 Values = Mapping[str, Sequence[str]]
 Fields = Mapping[str, Sequence[str]]
@@ -174,7 +174,7 @@ _Tagged = tuple[str, list[str]]
 def read_tagged(path: Path, problems: Problems, kind: Kind) -> Iterator[Paper | None]:
     """Yield the references of a tagged file; None for one without title and abstract.
 
-    RIS, the NBIB of PubMed and ERIC, Web of Science's own form, EndNote's "%T" and RefWorks.
+    Formats: RIS, NBIB of PubMed and ERIC, Web of Science's own, EndNote's "%T" and RefWorks.
     """
     try:
         from rispy import RisParser, WokParser
@@ -205,15 +205,15 @@ def read_tagged(path: Path, problems: Problems, kind: Kind) -> Iterator[Paper | 
     for line, record in _records(path, problems, kind):
         number += 1
         lines = [f"{tag}\t{text}" for tag, text in record]
-        # Some records begin with another tag, and the last one of a file may have no end.
+        # Some records begin with another tag, and a file's last record may have no end.
         parsed = parser.parse_lines(iter([f"{_STARTS[kind]}\t", *lines, f"{_END}\t"]))
         if len(parsed) == 1:
             yield read_reference(path, line, problems, fields, parsed[0])
         else:
-            problems.add(path, line, None, "is a reference that cannot be read")
+            problems.add(path, line, None, "is an unreadable reference")
             yield None
     if not number:
-        reason = f"holds no references that begin with {_STARTS[kind]}"
+        reason = f"contains no references that begin with {_STARTS[kind]}"
         problems.add(path, None, None, reason)
 
 
@@ -241,7 +241,7 @@ def _tagged_lines(
 ) -> Iterator[tuple[int, str, str, bool]]:
     """Yield the number, tag and text of each line, and whether it follows a blank one.
 
-    The tag of a line that has none is "".
+    The tag of a line without one is "".
     """
     pattern = _LINES[kind]
     after_blank = True
@@ -263,7 +263,7 @@ def _joined(record: Sequence[_Tagged]) -> Lines:
 
 
 def _begins(kind: Kind, tag: str, record: Sequence[_Tagged], after_blank: bool) -> bool:
-    """Whether a tag begins another reference than the one that was read so far."""
+    """Whether a tag begins a new reference."""
     if kind == "nbib":
         return _begins_nbib(tag, record, after_blank)
     if kind == "endnote":
@@ -274,7 +274,7 @@ def _begins(kind: Kind, tag: str, record: Sequence[_Tagged], after_blank: bool) 
 def _begins_nbib(tag: str, record: Sequence[_Tagged], after_blank: bool) -> bool:
     is_new = not record or after_blank
     if tag == "OWN":
-        return is_new  # ERIC's have no PMID
+        return is_new  # ERIC's references have no PMID
     return tag == "PMID" and (is_new or "PMID" in {name for name, _ in record})
 
 
@@ -284,13 +284,13 @@ def _begins_endnote(tag: str, record: Sequence[_Tagged], after_blank: bool) -> b
         return bool(tag)
     if tag != start and not after_blank:
         return False
-    # A reference may have two types, and that of an old program none.
+    # A reference may have two types, and those of an old program have none.
     tags = {name for name, _ in record}
     return tag == start and tags != {start} or after_blank and start not in tags
 
 
 def _go_on(record: list[_Tagged], text: str, kind: Kind) -> None:
-    """Add a line without a tag to the entry before it, or as another entry of a list."""
+    """Append a line without a tag to the last entry, or as a new entry of a list."""
     tag, parts = record[-1]
     if kind == "wos" and tag in _LISTS:
         record.append((tag, [text]))
@@ -313,7 +313,7 @@ def read_reference(
     abstracts = _texts(values, fields["abstract"])
     for field, found in (("title", titles), ("abstract", abstracts)):
         if len(set(found)) > 1:
-            problems.count(f"{field}s beside another one, left out", path, line)
+            problems.count(f"additional {field}s, skipped", path, line)
     title = _first([*titles, *_texts(values, fields.get("book", ()))])
     venues = [entry for entry in _entries(values, fields["venue"]) if entry != title]
     pmid = _first(filter(_PMID.fullmatch, _entries(values, fields.get("pmid", ()))))
@@ -337,7 +337,7 @@ def read_reference(
 
 
 def _texts(values: Values, tags: Sequence[str]) -> list[str]:
-    """List the text of each tag that has one, of all its entries."""
+    """List the text of each tag that has one, joined from its entries."""
     texts: list[str] = []
     for tag in tags:
         text = " ".join(values.get(tag, ()))
@@ -347,14 +347,14 @@ def _texts(values: Values, tags: Sequence[str]) -> list[str]:
 
 
 def _doi(values: Values, fields: Fields) -> str:
-    """Choose the first DOI: of its own tags, of notes that label it, or of an address."""
+    """Choose the first DOI: from its own tags, from notes with a label, or from an address."""
     notes = filter(_DOI_NOTE.match, _entries(values, fields.get("notes", ())))
     written = [*_entries(values, fields["doi"]), *notes, *_entries(values, fields["url"])]
     return _first(filter(None, map(plain_doi, written)))
 
 
 def _address(values: Values, fields: Fields, pmid: str) -> str:
-    """Choose the address: PubMed's own in its exports, else the first one of the web."""
+    """Choose the address: PubMed's own in its exports, else the first web address."""
     page = f"{PUBMED}{pmid}/" if pmid else ""
     if page and fields is _NBIB:
         return page
@@ -374,12 +374,12 @@ def _first(texts: Iterable[str]) -> str:
 
 
 def _language(entries: Sequence[str]) -> str:
-    """Choose the first language that is known, or else the first."""
+    """Choose the first known language, or else the first one."""
     return _first([*filter(iso_language, entries), *entries])
 
 
 def _state(values: Values, types: Sequence[str]) -> str:
-    """Read what was published about the paper since, by its types and PubMed's notices."""
+    """Return the paper's state by its types and PubMed's notices."""
     states = [notice_state(kind) for kind in types if _CALLED_BACK.search(kind)]
     for tag, kind in _NOTICES_IN.items():
         for text in values.get(tag, ()):
@@ -392,9 +392,9 @@ def _state(values: Values, types: Sequence[str]) -> str:
 
 
 def _date(entries: Sequence[str]) -> str:
-    """Choose the first date that can be read, or else the first.
+    """Choose the first date that can be parsed, or else the first one.
 
-    One of a year alone is joined with a month, or replaced by a date of that year.
+    A year alone is combined with a month, or replaced by a date in that year.
     """
     dates = [entry.partition("//")[0].strip(" /") for entry in entries]
     ordered = sorted(dates, key=lambda entry: first_day(entry) == 0)
@@ -409,12 +409,12 @@ def _date(entries: Sequence[str]) -> str:
 
 
 def _author_names(values: Values, fields: Fields) -> tuple[str, ...]:
-    """Read the authors of the first tag that has any, and then the groups among them."""
+    """Return the authors of the first tag that has any, followed by group authors."""
     names: list[str] = []
     for tag in fields["authors"]:
         names = _people(values, tag)
         if names:
-            # Some programs write the first author by one tag and the others by another.
+            # Some programs use one tag for the first author and another one for the others.
             if tag in _SAME_AUTHORS:
                 names = _united([_people(values, name) for name in values if name in _SAME_AUTHORS])
             break
@@ -424,13 +424,13 @@ def _author_names(values: Values, fields: Fields) -> tuple[str, ...]:
 
 
 def _people(values: Values, tag: str) -> list[str]:
-    """List the names of a tag, without addresses of e-mail."""
+    """List the names of a tag, without e-mail addresses."""
     names = (_EMAIL.sub("", entry).strip() for entry in values.get(tag, ()))
     return [name for name in names if name and not is_placeholder(name)]
 
 
 def _united(lists: Sequence[Sequence[str]]) -> list[str]:
-    """Unite lists of names: of a later one the names that are not in an earlier one."""
+    """Merge lists of names: add the names of a later list that are not in an earlier one."""
     united: list[str] = []
     for names in lists:
         known = {_surname_and_initial(name) for name in united}
@@ -445,6 +445,5 @@ def _surname_and_initial(name: str) -> tuple[str, str]:
 
 def missing_library(error: ImportError) -> UserError:
     return UserError(
-        f"such files are read by {error.name}, which is not installed; "
-        "pip install 'claim2source[index]'"
+        f"such files need {error.name}, which is not installed; pip install 'claim2source[index]'"
     )

@@ -1,9 +1,9 @@
-"""Read the 2026 paper's own outputs: score JSON of its two first stages, selections of its LLM.
+"""Read the 2026 paper's outputs: score JSON of its first two stages, selections of its LLM.
 
 Score JSON: [{"query_index", "query_text", "ground_truth_pubkey", "candidates": [{"rank", "pubkey",
 "embedding_score", "reranker_rank", "reranker_score", ..}]}], the claims in the order of the task's
-file. Selections: {"<language>_<place in the task's file, from 0>": {"selected_paper",
-"reasoning"}}, if `selected_paper` counts the candidates from 1; null if the LLM failed.
+file. Selections: {"<language>_<position in the task's file, from 0>": {"selected_paper",
+"reasoning"}}; `selected_paper` counts the candidates from 1, and is null if the LLM failed.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from claim2source.data.text_files import read_lines
 RankedBy = Literal["reranker", "embedding"]
 # Claim id -> source id -> score, best first.
 _Lists = dict[str, dict[str, float]]
-# Lists, golds by claim, and the count of repeated sources.
+# Lists, golds by claim, and the number of repeated sources.
 Scores = tuple[_Lists, dict[str, str], int]
-# Language -> place of a claim in its file -> place of the selected source, from 1.
+# Language -> position of a claim in its file -> position of the selected source, from 1.
 Selections = Mapping[str, Mapping[int, int | None]]
 
 _SELECTION = re.compile(r"([^_\s]+)_([0-9]{1,9})")
-_LARGEST = 1e37  # float32 has room above it for ties
+_LARGEST = 1e37  # leaves room in float32 for breaking ties
 
 
 def is_json(lines: Sequence[str]) -> bool:
-    """Whether a file is a JSON list or object; no line of a TREC run begins like one."""
+    """Whether a file is a JSON list or object, which no TREC run looks like."""
     first = next(line for line in lines if line.strip()).lstrip()
     rest = first[1:].lstrip()
     if first[0] == "[":
@@ -45,12 +45,12 @@ def is_json(lines: Sequence[str]) -> bool:
 def read_scores(
     lines: Sequence[str], problems: FileProblems, ranked_by: RankedBy = "reranker"
 ) -> Scores:
-    """Read a score JSON: ranked by its re-ranker, or as its embeddings ranked before.
+    """Read a score JSON, ranked by its re-ranker or by its embeddings.
 
-    Returns the lists, the golds that the file names, and the count of repeated sources. If no
-    re-ranker ran the embeddings rank. Candidates that the re-ranker left out are left out, as the
-    authors' own evaluation does. Scores are the file's, if it has them; tied ones are lowered
-    by as little as float32 can express, since the file's order counts.
+    Returns the lists, the golds in the file, and the number of repeated sources. Without a
+    re-ranker, the embeddings rank. Candidates that the re-ranker dropped are dropped, as in the
+    authors' own evaluation. Scores are the file's, if it has them; ties are broken in the file's
+    order, by the smallest steps that float32 can represent.
     """
     content = parse_json("".join(lines), problems.file, problems.collected)
     scored: Scores = {}, {}, 0
@@ -68,10 +68,10 @@ def read_scores(
 def _no_run_reason(content: Mapping[str, object]) -> str:
     if content and all(_SELECTION.fullmatch(key) for key in content):
         return (
-            "holds selections, which are places in another list: give that list as the run, and "
-            "this file as its selections"
+            "contains selections, which are positions in another list: pass that list as the run, "
+            "and this file as its selections"
         )
-    return "is a JSON object; a run is a TREC file, a lab's TSV or a score JSON, which is a list"
+    return "is a JSON object; a run is a TREC file, a lab's TSV or a score JSON (a list)"
 
 
 class _Entry(Row):
@@ -97,11 +97,11 @@ class _Entry(Row):
 
     def gold(self) -> str | None:
         value = self.record.get("ground_truth_pubkey")
-        # Their code writes str(None) for a claim whose gold is not known.
+        # Their code writes str(None) for a claim without a known gold.
         return None if value in (None, "", "None") else self.as_id("ground_truth_pubkey", value)
 
     def ranked(self, reranked: bool) -> list[tuple[str, float | None]]:
-        """List the candidates by the ranks of one stage, with its scores (None: not given)."""
+        """List the candidates by the ranks of one stage, with its scores (None if missing)."""
         stage = ("reranker_rank", "reranker_score") if reranked else ("rank", "embedding_score")
         by_rank: dict[int, tuple[str, float | None]] = {}
         for i, candidate in self.candidates:
@@ -113,17 +113,17 @@ class _Entry(Row):
             if type(rank) is not int or not 1 <= rank <= 10**9:
                 self.complain(f"{label}.{stage[0]}", "is not a rank: an integer from 1")
             elif rank in by_rank:
-                self.complain(f"{label}.{stage[0]}", f"{rank} is another candidate's too")
+                self.complain(f"{label}.{stage[0]}", f"{rank} is the rank of another candidate too")
             elif source is not None:
                 by_rank[rank] = source, score
         if reranked and self.candidates and not self.is_reranked:
-            self.complain("candidates", "have no reranker_rank, which other entries have")
+            self.complain("candidates", "have no reranker_rank, unlike other entries")
         ordered = [by_rank[rank] for rank in sorted(by_rank)]
         self._check_order(stage[1], ordered)
         return ordered
 
     def _check_order(self, field: str, ordered: Sequence[tuple[str, float | None]]) -> None:
-        """Complain of the first candidate that scores higher than the one before it."""
+        """Complain about the first candidate with a higher score than the one before it."""
         for (_, before), (source, after) in pairwise(ordered):
             if before is not None and after is not None and after > before:
                 reason = f"{source!r} scores higher than the candidate ranked before it"
@@ -149,7 +149,7 @@ def _lists(entries: Sequence[_Entry], reranked: bool) -> Scores:
         )
         gold, listed = entry.gold(), entry.ranked(reranked)
         if claim in ranked:
-            entry.complain("query_index", f"{claim!r} is another entry's too")
+            entry.complain("query_index", f"{claim!r} is repeated")
         elif claim is not None:
             distinct: dict[str, float | None] = {}
             for source, score in listed:
@@ -161,7 +161,7 @@ def _lists(entries: Sequence[_Entry], reranked: bool) -> Scores:
 
 
 def _decreasing(scores: Mapping[str, float | None]) -> dict[str, float]:
-    """Keep the scores, each below the one before; n, n - 1, ..., 1 if one is not given."""
+    """Make the scores strictly decreasing; n, n - 1, ..., 1 if one is missing."""
     if None in scores.values():
         return {source: float(len(scores) - i) for i, source in enumerate(scores)}
     falling: dict[str, float] = {}
@@ -173,7 +173,7 @@ def _decreasing(scores: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def read_selections(path: Path) -> Selections:
-    """Read the LLM's selections. Raises `InputError` with a line for each problem."""
+    """Read the LLM's selections. Raises `InputError`, with a line per problem."""
     problems = Problems()
     content = parse_json("".join(read_lines(path)), path, problems)
     selections: dict[str, dict[int, int | None]] = {}
@@ -182,28 +182,29 @@ def read_selections(path: Path) -> Selections:
     for key, value in content.items() if isinstance(content, dict) else ():
         field, name = f"{key[:60]}.selected_paper", _SELECTION.fullmatch(key)
         if name is None:
-            problems.add(path, None, key[:60], "is no <language>_<place of the claim>, as de_0")
+            reason = "is not <language>_<position of the claim>, such as de_0"
+            problems.add(path, None, key[:60], reason)
             continue
         if isinstance(value, dict) and "selected_paper" not in value:
             problems.add(path, None, field, "is missing")
-        # Their older files hold the bare number.
+        # Their older files have only the number.
         selected = value.get("selected_paper") if isinstance(value, dict) else value
         if selected is None or type(selected) is int and 1 <= selected <= 10**6:
             selections.setdefault(name[1], {})[int(name[2])] = selected
         else:
-            problems.add(path, None, field, "is neither null nor a place, an integer from 1")
+            problems.add(path, None, field, "is neither null nor a position, an integer from 1")
     problems.raise_if_any()
     if not selections:
-        raise InputError(path, reason="holds no selections")
+        raise InputError(path, reason="contains no selections")
     return selections
 
 
 def with_selected(run: Run, path: Path, selections: Selections, language: str) -> Run:
     """Move the selected source of every claim to the front; the others keep their order.
 
-    `run` has the claims of the task's file of this language, in order. A claim without a selection
-    keeps its list. The selected source gets the best score and 1, the paper's bonus. Raises
-    `InputError` for a place that a list, or the file, does not have.
+    `run` has the claims of the task's file in this language, in order. A claim without a selection
+    keeps its list. The selected source gets the best score plus 1, the paper's bonus. Raises
+    `InputError` for a position that the list or the file does not have.
     """
     if language not in selections:
         have = ", ".join(sorted(selections))
@@ -213,7 +214,7 @@ def with_selected(run: Run, path: Path, selections: Selections, language: str) -
     for selected_rank, selected in selections[language].items():
         key = f"{language}_{selected_rank}"
         if selected_rank >= len(run.claim_ids):
-            problems.add(path, None, key, f"the run has {len(run.claim_ids)} claims only")
+            problems.add(path, None, key, f"the run has only {len(run.claim_ids)} claims")
         elif selected is not None:
             listed = lists[run.claim_ids[selected_rank]]
             if selected > len(listed):

@@ -1,4 +1,4 @@
-"""Read what was published about papers since: retractions, concerns, corrections, and of whom."""
+"""Read later notices about papers: retractions, expressions of concern, corrections."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from claim2source.data.doi import plain_doi, plain_dois
 from claim2source.data.text_files import any_lines
 
 RETRACTED, WITHDRAWN, PARTIALLY = "retracted", "withdrawn", "partially retracted"
-# What may be known of a paper since it was published, the gravest first, and what registries call
-# a notice of it: the first that fits counts, and others say nothing of the paper.
+# Possible states of a paper after publication, the gravest first, with the names of such notices in
+# registries. The first match is used; other notices do not affect the state.
 _STATES = {
     PARTIALLY: re.compile(r"partial\w*[\W_]*(?:retract|withdraw|remov)", re.IGNORECASE),
     RETRACTED: re.compile("retract", re.IGNORECASE),
@@ -26,7 +26,7 @@ _STATES = {
 _GRAVEST_FIRST = (RETRACTED, WITHDRAWN, PARTIALLY, "expression of concern", "corrected")
 _NO = frozenset(("", "0", "0.0", "false", "no", "n", "none", "nan", "null", "na", "n/a", "-"))
 _YES = frozenset(("1", "1.0", "true", "yes", "y", "x"))
-# Between the state and the DOIs, or ids of PubMed and PMC, that a notice, itself a paper, is about.
+# Separates a notice's state from the ids (DOI, PubMed, PMC) of the papers that it is about.
 NOTICE = " notice of "
 _KEY = r"(?:10\.[0-9.]+/\S+|(?:PMC)?[0-9]{1,9})"
 _NOTICE = re.compile(rf"(?:^|; )({'|'.join(_GRAVEST_FIRST)}){NOTICE}({_KEY}(?: {_KEY})*)(?=; |$)")
@@ -57,40 +57,40 @@ _NOTICE_TITLE = re.compile(
     r"(?:two|three|four|five|six|several)\b))",
     re.IGNORECASE,
 )
-# Columns of Retraction Watch's file, and an id of PubMed in them: "123; 124.0".
+# Columns of Retraction Watch's file, and PubMed ids in them: "123; 124.0".
 _WATCH = ("RetractionNature", "OriginalPaperDOI", "OriginalPaperPubMedID")
 _REINSTATED = "reinstatement"
 _PMID = re.compile(r"(?<![0-9.])0*([1-9][0-9]{0,8})(?![0-9])")
 
 
 def title_state(title: str) -> str:
-    """Read the state that a paper's own title tells, as in "RETRACTED: X"; "" if it tells none."""
+    """Return the state in a paper's own title, such as "RETRACTED: X"; "" if it has none."""
     line = " ".join(title.split())
     match = _TITLE_BEFORE.match(line) or _TITLE_AFTER.search(line)
     return "" if match is None else notice_state(match["state"])
 
 
 def plain_title(title: str) -> str:
-    """Remove from a title what it tells of the paper's state."""
+    """Remove the paper's state from its title."""
     line = " ".join(title.split())
     return _TITLE_AFTER.sub("", _TITLE_BEFORE.sub("", line, count=1))
 
 
 def is_notice_title(title: str) -> bool:
-    """Whether a title is a notice's: "Retraction: X", "Erratum to: X"."""
+    """Whether a title belongs to a notice: "Retraction: X", "Erratum to: X"."""
     line = " ".join(title.split())
     return _TITLE_BEFORE.match(line) is None and _NOTICE_TITLE.match(line) is not None
 
 
 def with_title_state(title: str, retracted: str) -> str:
-    """Add what a title tells; a mere flag of a notice means the paper that it is about."""
+    """Add the state in a title; a mere flag on a notice is about the paper that it names."""
     if is_notice_title(title):
         return "" if retracted in _STATES else retracted
     return worst((retracted, title_state(title)))
 
 
 def notice_state(kind: str, *details: str) -> str:
-    """Write a notice's kind as ours, with its day or DOI; "" for one that says nothing bad."""
+    """Return our state for a notice's kind, with its day or DOI; "" for a harmless notice."""
     for state, sign in _STATES.items():
         if sign.search(kind):
             return ", ".join(filter(None, (state, *details)))
@@ -98,13 +98,13 @@ def notice_state(kind: str, *details: str) -> str:
 
 
 def notice_about(kind: str, keys: Iterable[str]) -> str:
-    """Write what a notice, itself a paper, says of papers by their DOIs or PubMed's ids."""
+    """Describe a notice that is itself a paper, with the ids of the papers that it is about."""
     state, listed = notice_state(kind), " ".join(dict.fromkeys(filter(None, keys)))
     return f"{state}{NOTICE}{listed}" if state and listed else ""
 
 
 def worst(states: Iterable[str]) -> str:
-    """Choose the gravest of several states, and keep all that notices say of other papers."""
+    """Choose the gravest of several states, and keep all notices about other papers."""
     own: list[str] = []
     notices: dict[str, dict[str, None]] = {}
     for text in states:
@@ -123,14 +123,14 @@ def _grade(state: str) -> list[bool]:
 
 
 def own_state(retracted: str) -> str:
-    """Return what became of the paper itself, without what it says of others as a notice."""
+    """Return the paper's own state, without its notices about other papers."""
     if NOTICE not in retracted:
         return retracted
     return _NOTICE.sub("", retracted).strip("; ")
 
 
 def add_notice(notices: dict[str, str], retracted: str, doi: str) -> None:
-    """Add what a notice says, by the DOI or PubMed's id of each paper that it is about."""
+    """Add a notice's state under the id of each paper that it is about."""
     for match in _NOTICE.finditer(retracted):
         state = ", ".join(filter(None, (match[1], doi)))
         for key in match[2].split():
@@ -138,12 +138,12 @@ def add_notice(notices: dict[str, str], retracted: str, doi: str) -> None:
 
 
 def noticed_state(notices: Mapping[str, str], id: str, doi: str) -> str:
-    """Return what notices say of a paper; "" if nothing."""
+    """Return a paper's state by the notices about it; "" if there are none."""
     return worst((notices.get(plain_doi(doi) or doi, ""), notices.get(id, "")))
 
 
 def cell_state(text: str) -> str:
-    """Read a cell `retracted`: yes or no, a day, or the notice."""
+    """Return the state in a cell `retracted`: yes or no, a day, or the notice."""
     line = " ".join(text.split())
     if line.lower() in _NO:
         return ""
@@ -156,22 +156,22 @@ def cell_state(text: str) -> str:
 
 @dataclass(frozen=True)
 class Notices:
-    """States by DOI and by PubMed's id; "" if a paper was reinstated."""
+    """States by DOI and by PubMed id; "" if a paper was reinstated."""
 
     by_doi: Mapping[str, str]
     by_pmid: Mapping[str, str]
 
     def of(self, id: str, doi: str) -> str | None:
-        """Return the state of a paper; None if no notice names it."""
+        """Return the state of a paper; None if there is no notice about it."""
         notice = self.by_doi.get(plain_doi(doi) or doi) if doi else None
         notice = self.by_doi.get(id.lower()) if notice is None else notice
         return self.by_pmid.get(id) if notice is None else notice
 
 
 def read_notices(path: Path) -> Notices:
-    """Read a CSV file of Retraction Watch: the gravest notice since a reinstatement counts.
+    """Read a CSV file of Retraction Watch: the gravest notice after a reinstatement is used.
 
-    Raises `InputError` if it lacks its columns.
+    Raises `InputError` if a column is missing.
     """
     by_doi: dict[str, str] = {}
     by_pmid: dict[str, str] = {}
@@ -189,7 +189,7 @@ def read_notices(path: Path) -> Notices:
 
 
 def _watch_rows(path: Path) -> list[dict[str, str | None]]:
-    """Read the rows of a file of Retraction Watch by date. Raises `InputError`."""
+    """Read the rows of a file of Retraction Watch, sorted by date. Raises `InputError`."""
     problems = Problems()
     lines = (line for _, line in any_lines(path, problems))
     csv.field_size_limit(2**31 - 1)
@@ -211,7 +211,7 @@ def _watch_rows(path: Path) -> list[dict[str, str | None]]:
 
 
 def _day_number(date: str) -> int:
-    """Number a day as Retraction Watch writes it, month first: "5/12/2020 0:00" is in May."""
+    """Convert Retraction Watch's date, month first, to a number: "5/12/2020 0:00" is in May."""
     match = re.match(r"\s*([0-9]{1,2})/([0-9]{1,2})/([0-9]{4})", date)
     if match:
         month, day, year = (int(part) for part in match.groups())

@@ -1,8 +1,7 @@
 """Read the rumours of CheckThat! 2024 Task 5; read and write systems' outputs for them.
 
-A rumour has a timeline of authorities' tweets. Evidence is a TREC run of at most five tweets a
-rumour, its columns parted by tabs; verdicts are a JSON list of {"id", "predicted_label",
-"predicted_evidence"}.
+A rumour has a timeline of authorities' tweets. Evidence is a tab-separated TREC run with at most
+five tweets per rumour; verdicts are a JSON list of {"id", "predicted_label", "predicted_evidence"}.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ LABELS: tuple[Label, ...] = get_args(Label)
 SUPPORTS, REFUTES, UNVERIFIABLE = LABELS
 TWEET = ("account", "id", "text")
 MAX_TWEETS = 5
-# The organisers' qrels judge it relevant for a rumour without evidence: nothing was retrieved.
+# Means "nothing retrieved": relevant in the organisers' qrels for a rumour without evidence.
 NOTHING = "-1"
 _KEYS = ("id", "rumor", "timeline", "label", "evidence")
 _GIVEN_WITH_LABELS = _KEYS[3:]
@@ -41,9 +40,9 @@ Verdicts = Mapping[str, Label | None]
 
 
 class Tweet(NamedTuple):
-    """Authority's tweet: the account's address, the tweet's id and its text.
+    """Tweet of an authority: the account's address, the tweet's id and its text.
 
-    `numeric_id` says whether the organisers' file has the id as a number; outputs have it so too.
+    `numeric_id` is whether the id is a number in the organisers' file, and so in outputs.
     """
 
     account: str
@@ -53,7 +52,7 @@ class Tweet(NamedTuple):
 
     @property
     def file_id(self) -> str | int:
-        """Return the id as the organisers' file has it."""
+        """The id with its type in the organisers' file."""
         return int(self.id) if self.numeric_id else self.id
 
 
@@ -61,8 +60,8 @@ class Tweet(NamedTuple):
 class Rumor:
     """Rumour and the only tweets that may be evidence for it.
 
-    `evidence` are ids of the timeline, `label` the verdict; None if it is not known (a blind
-    test set), and then `evidence` is empty. `numeric_id` is as of a tweet.
+    `evidence` are ids in the timeline, `label` is the verdict. In a blind test set `label` is None
+    and `evidence` is empty. `numeric_id` has the same meaning as for a tweet.
     """
 
     id: str
@@ -84,7 +83,7 @@ class Rumor:
 
 @dataclass(frozen=True)
 class Rumors:
-    """Rumours of one file; `language` is that of most letters in it."""
+    """Rumours of one file; `language` is detected by the script of most letters."""
 
     rumors: tuple[Rumor, ...]
     name: str
@@ -97,10 +96,10 @@ class Rumors:
 
     @cached_property
     def dataset(self) -> Dataset:
-        """Return rumours as claims and tweets as sources, whose ids `source_id` makes.
+        """Return rumours as claims and tweets as sources, with ids from `source_id`.
 
-        A claim's candidates are its rumour's timeline. Two rumours may have one tweet in their
-        timelines: it is a source of each.
+        A claim's candidates are its rumour's timeline. A tweet in the timelines of two rumours is
+        a separate source for each.
         """
         claims = tuple(map(self._claim, self.rumors))
         sources: list[Source] = []
@@ -129,11 +128,11 @@ def tweet_id(source: str) -> str:
 
 
 def load_rumors(path: str | Path, split: str | None = None) -> Rumors:
-    """Read a file of the organisers: a JSON list of rumours, or one rumour on each line.
+    """Read a file of the organisers: a JSON list of rumours, or one rumour per line.
 
-    Labels and evidence are in all rumours or in none. Without a `split` it is what the file's
-    name ends with (`English_dev.json`: dev). Raises `InputError` with a line for each problem,
-    which names the rumour's place, from 0, and the field (`7.timeline.3.id`).
+    Either all rumours or none have labels and evidence. The default `split` is the end of the
+    file's name (`English_dev.json`: dev). Raises `InputError` with a line per problem, which has
+    the rumour's position, from 0, and the field (`7.timeline.3.id`).
     """
     path = Path(path)
     problems = Problems()
@@ -145,14 +144,14 @@ def load_rumors(path: str | Path, split: str | None = None) -> Rumors:
         if row is not None:
             rumors.append(_read_rumor(row, number, seen))
     if not records and not len(problems):
-        problems.add(path, None, None, "holds no rumours")
+        problems.add(path, None, None, "contains no rumours")
     problems.raise_if_any()
     return Rumors(tuple(rumors), path.stem, split or get_split(path), _language(rumors))
 
 
 @dataclass
 class _Seen:
-    """Rumours read so far: how many, their ids' places, and the first that has a label."""
+    """Rumours so far: their number, the positions of their ids, and the first labelled one."""
 
     count: int = 0
     ids: dict[str, int] = field(default_factory=dict)
@@ -163,9 +162,9 @@ def _read_rumor(row: Row, number: int, seen: _Seen) -> Rumor:
     is_labelled = _check_labelled(row, number, seen)
     key = row.as_id("id", row.record.get("id"))
     if key is not None and "/" in key:
-        row.complain("id", f"{key!r} holds a /")
+        row.complain("id", f"{key!r} contains a /")
     if key is not None and seen.ids.setdefault(key, number) != number:
-        row.complain("id", f"{key!r} is rumour {seen.ids[key]} already")
+        row.complain("id", f"{key!r} is already the id of rumour {seen.ids[key]}")
     text = row.require_text("rumor")
     timeline = _tweets(row, "timeline")
     if not timeline and isinstance(row.record.get("timeline"), list):
@@ -180,13 +179,13 @@ def _read_rumor(row: Row, number: int, seen: _Seen) -> Rumor:
 
 
 def _check_labelled(row: Row, number: int, seen: _Seen) -> bool:
-    """Whether a rumour has label and evidence; complain unless all rumours or none have both."""
+    """Whether a rumour has label and evidence; complain unless all or no rumours have both."""
     keys = [key for key in _GIVEN_WITH_LABELS if row.record.get(key) is not None]
     if len(keys) == 1:
         missing_key = next(key for key in _GIVEN_WITH_LABELS if key not in keys)
-        row.complain(missing_key, f"is missing beside {keys[0]}")
+        row.complain(missing_key, f"is missing, but {keys[0]} is there")
     elif keys and seen.labelled is None and seen.count:
-        row.complain("label", "is there, but not in the rumours before")
+        row.complain("label", "is there, but earlier rumours have none")
     elif not keys and seen.labelled is not None:
         row.complain("label", f"is missing, but rumour {seen.labelled} has one")
     if keys and seen.labelled is None:
@@ -246,7 +245,7 @@ def _tweets(row: Row, field: str) -> list[Tweet]:
             continue
         key = row.as_id(f"{location}.id", cells[1])
         if key is not None and seen.setdefault(key, number) != number:
-            row.complain(f"{location}.id", f"{key!r} is {field}.{seen[key]} already")
+            row.complain(f"{location}.id", f"{key!r} is already the id of {field}.{seen[key]}")
         account = row.as_text(f"{location}.account", cells[0])
         text = row.as_text(f"{location}.text", cells[2])
         tweets.append(Tweet(account, key or "", text, type(cells[1]) is int))
@@ -266,7 +265,7 @@ def _judgement(row: Row, timeline: Iterable[Tweet]) -> tuple[Label | None, tuple
 
 
 def _check_evidence(row: Row, timeline: Iterable[Tweet], evidence: Sequence[Tweet]) -> None:
-    """Complain of evidence that is not in a timeline, unless that has no tweets."""
+    """Complain about evidence that is not in the timeline, unless the timeline is empty."""
     by_id = {tweet.id: tweet for tweet in timeline}
     if not by_id:
         return
@@ -296,7 +295,7 @@ def write_evidence(run: Run, path: str | Path, tag: str) -> None:
 
 
 def write_verification(rumors: Rumors, run: Run, verdicts: Verdicts, path: str | Path) -> None:
-    """Write label and evidence of every rumour; a system without verdicts has null for a label."""
+    """Write label and evidence of every rumour; the label is null for a system without verdicts."""
     entries: list[dict[str, object]] = []
     for rumor in rumors.rumors:
         ranked = list(run.scored(rumor.id).items())[:MAX_TWEETS]
@@ -315,10 +314,10 @@ def _evidence_cells(tweet: Tweet, score: float) -> list[str | int | float]:
 
 
 def read_evidence(path: str | Path, rumors: Rumors) -> Run:
-    """Read a run of evidence; its sources are named as `Rumors.dataset` does.
+    """Read a run of evidence; its sources have the ids of `Rumors.dataset`.
 
-    A rumour with the single tweet -1 has no evidence. Raises `InputError` with a line for each
-    problem: a rumour that is not there, more than five tweets, one that is not in its timeline.
+    A rumour with the single tweet -1 has no evidence. Raises `InputError` with a line per problem:
+    an unknown rumour, more than five tweets, or a tweet that is not in the timeline.
     """
     path, problems = Path(path), Problems()
     file = read_run(path)
@@ -329,12 +328,11 @@ def read_evidence(path: str | Path, rumors: Rumors) -> Run:
 
 
 def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label | None], Run]:
-    """Read the verdict of every rumour, and the evidence that it names.
+    """Read the verdict of every rumour, with its evidence.
 
-    A system without verdicts has null in all entries. Raises `InputError` with a line for each
-    problem, which names the entry's place, from 0, and the field: a rumour that is missing, twice
-    or not there, another label, an id that is a text if the rumours have a number or the other
-    way round, evidence as for `read_evidence`.
+    A system without verdicts has null in all entries. Raises `InputError` with a line per problem,
+    which has the entry's position, from 0, and the field: a missing, repeated or unknown rumour, an
+    unknown label, an id of another type than the rumour's, or a problem of `read_evidence`.
     """
     path = Path(path)
     problems = Problems()
@@ -350,7 +348,7 @@ def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label
         rumor = by_id.get(key)
         _check_type(row, "id", row.record.get("id"), rumor)
         if key in labels:
-            row.complain("id", f"{key!r} is there already")
+            row.complain("id", f"{key!r} is repeated")
         labels[key] = _predicted_label(row)
         if labels[key] is None and "predicted_label" in row.record:
             silent.append(row)
@@ -368,7 +366,7 @@ def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label
 
 
 def _predicted_label(row: Row) -> Label | None:
-    """Read a verdict; None if it is null or absent, which is reported."""
+    """Return a verdict; None if it is null or missing (reported)."""
     label = row.record.get("predicted_label")
     if "predicted_label" not in row.record:
         row.complain("predicted_label", "is missing")
@@ -379,7 +377,7 @@ def _predicted_label(row: Row) -> Label | None:
 
 
 def _predicted_evidence(row: Row, rumor: Rumor | None) -> list[tuple[str, float]]:
-    """Read the tweets of an entry with their scores; what cannot be read is reported."""
+    """Return the tweets of an entry with their scores; report unreadable ones."""
     evidence = row.record.get("predicted_evidence")
     if not isinstance(evidence, list):
         row.complain("predicted_evidence", "is missing or not a list of tweets")
@@ -402,10 +400,10 @@ def _predicted_evidence(row: Row, rumor: Rumor | None) -> list[tuple[str, float]
 
 
 def _check_type(row: Row, field: str, value: object, known: Rumor | Tweet | None) -> None:
-    """Complain of an id that is a text where the organisers' file has a number, or reversed."""
+    """Complain about an id that is a text but a number in the organisers' file, or vice versa."""
     if known is not None and value != known.file_id:
         kind = "number" if known.numeric_id else "text"
-        row.complain(field, f"{value!r} is not the {kind} that the rumours have")
+        row.complain(field, f"{value!r} is not a {kind}, unlike in the rumours")
 
 
 def _checked(
@@ -421,12 +419,12 @@ def _checked(
         if ids == [NOTHING]:
             continue
         if len(ids) > MAX_TWEETS:
-            problems.add(path, None, claim, f"{len(ids)} tweets; {MAX_TWEETS} at most")
+            problems.add(path, None, claim, f"{len(ids)} tweets; at most {MAX_TWEETS} are allowed")
         for tweet, count in Counter(ids).items():
             if tweet not in by_id[claim].tweets:
                 problems.add(path, None, claim, f"tweet {tweet!r} is not in its timeline")
             elif count > 1:
-                problems.add(path, None, claim, f"tweet {tweet!r} is there {count} times")
+                problems.add(path, None, claim, f"tweet {tweet!r} is listed {count} times")
         rankings[claim] = [(source_id(claim, tweet), score) for tweet, score in tweets]
     problems.raise_if_any()
     return Run.from_lists(rankings)

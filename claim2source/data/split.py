@@ -1,4 +1,4 @@
-"""Carve `val`, the part of train that choices are made on, from unseen and seen papers."""
+"""Carve `val`, the part of train on which choices are made, from unseen and seen papers."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ def carve_val(
     most_claims: int = 10,
     seen_share: float = 0.0,
 ) -> tuple[Dataset, Dataset]:
-    """Split `train` into the rest and `val`, both with the whole pool of sources.
+    """Split `train` into the rest and `val`, both with the entire pool of sources.
 
-    Claims of connected golds (`connected_groups`) stay together, so no gold of this part of
-    `val` is a gold of the rest. It gets about `share` of the claims of each language, at least
-    one if the language has two or more groups. A paper with more than `most_claims` claims
-    stays in train: it alone would be a large part of the mean over `val`.
+    The first part of `val` has unseen papers: claims with connected golds (`connected_groups`)
+    stay together, so its golds are not golds of the rest. It gets about `share` of the claims of
+    each language, at least one if the language has two or more groups. A paper with more than
+    `most_claims` claims stays in train, because it would dominate the mean over `val`.
 
-    A second part of `val` has seen papers: it gets at most `seen_share` of the claims of each
-    language, drawn from the rest where every gold of a claim keeps a training claim. Claims of
-    the same text are drawn together. `seen_claims` tells the parts apart. The result depends on
+    The second part of `val` has seen papers: at most `seen_share` of the claims of each language,
+    drawn from the rest such that every gold of a drawn claim keeps a training claim. Claims with
+    the same text are drawn together. `seen_claims` separates the two parts. The result depends on
     ids and `seed`, not on the order of claims.
 
-    Raises `ConfigError` on a share that is not between 0 and 1 or leaves a part empty.
+    Raises `ConfigError` if a share is not between 0 and 1 or leaves a part empty.
     """
-    require(0.0 < share < 1.0, "share", share, "more than 0 and less than 1")
-    require(0.0 <= seen_share < 1.0, "seen_share", seen_share, "0 or more and less than 1")
+    require(0.0 < share < 1.0, "share", share, "above 0 and below 1")
+    require(0.0 <= seen_share < 1.0, "seen_share", seen_share, "0 or more and below 1")
     groups = _by_group(train.claims)
     totals = Counter(claim.lang for claim in train.claims)
     val_ids: set[str] = set()
@@ -66,7 +66,7 @@ def carve_val(
 
 
 def _room(groups: Iterable[Sequence[Claim]], totals: Counter[str], share: float) -> Counter[str]:
-    """Count the claims of each language that val may take, none of a language of one group."""
+    """Return the number of claims that val may get of each language, 0 if it has one group."""
     spread: Counter[str] = Counter()
     for group in groups:
         spread.update({claim.lang for claim in group})
@@ -87,7 +87,7 @@ def seen_claims(train: Dataset, held_out: Dataset) -> frozenset[str]:
 def expected_seen_share(train: Dataset) -> float:
     """Return the share of claims with a gold that another claim has too.
 
-    With this chance a further random claim of the same collection has a seen paper.
+    It estimates the probability that a further claim of the same collection has a seen paper.
     """
     judged = [claim for claim in train.claims if claim.golds]
     if not judged:
@@ -111,7 +111,7 @@ def _shuffled(keys: Iterable[str], salt: str) -> list[str]:
 
 
 def _draw_seen_claims(claims: Sequence[Claim], room: Counter[str], seed: int) -> set[str]:
-    """Draw claims whose golds all keep another claim, at most `room` in each language."""
+    """Draw claims whose golds all keep another claim, at most `room` per language."""
     same_text: dict[str, list[Claim]] = defaultdict(list)
     for claim in claims:
         same_text[plain_text(claim.text)].append(claim)
@@ -136,7 +136,7 @@ def _by_group(claims: Sequence[Claim]) -> dict[str, list[Claim]]:
         groups[number].append(claim)
     group_of = {}
     for group in groups.values():
-        # The prefix keeps a claim's id apart from an equal id of a gold.
+        # The prefix distinguishes a claim's id from an equal id of a gold.
         golds = [f"gold {gold}" for claim in group for gold in claim.golds]
         group_of[min(golds, default=f"claim {group[0].id}")] = group
     return group_of

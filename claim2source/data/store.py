@@ -1,14 +1,16 @@
-"""Store embeddings and runs in one folder, keyed by everything that made them.
+"""Store embeddings and runs in one folder, keyed by everything that they depend on.
 
-Embeddings are in `<root>/embeddings/<space>/<shard>.safetensors`. The space is the hash of all
-that turns text into a vector (weights, adapter, template, pooling, length, dtype); in it a row is
-found by the hash of its text. A shard is written once, under a temporary name that is then
-renamed, and holds the hash of its content: a damaged one is logged and dropped, and its rows are
-made again. A shard is hashed when it is first read; then `<shard>.verified` holds the file's
-size, time and inode, and while they stay the same only its keys are read: the vectors are
-memory-mapped. Runs are in `<root>/runs/<key>.safetensors`, hashed at every reading.
+Embeddings are in `<root>/embeddings/<space>/<shard>.safetensors`. The space is the hash of
+everything that turns a text into a vector (weights, adapter, template, pooling, length, dtype);
+within it, a row is found by the hash of its text. A shard is written once, under a temporary name
+that is then renamed, and contains the hash of its content. A damaged shard is logged and removed,
+and its rows are computed again. A shard is hashed when it is first read; `<shard>.verified` then
+records the file's size, time and inode, and as long as these stay the same only the keys are read,
+and the vectors are memory-mapped. Runs are in `<root>/runs/<key>.safetensors`, and are hashed
+whenever they are read.
 
-Two processes may write at once: a file is named by its content, and a rename is atomic.
+Several processes may write at the same time: files are named by their content, and a rename is
+atomic.
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ log = logging.getLogger(__name__)
 NAME_FILE = "model.txt"
 _RUN_PARTS = ("offsets", "codes", "scores", "texts")
 _FLOAT32 = np.dtype("<f4")
-# Bytes of a key, the sha256 of a text.
+# Bytes of a key, which is the sha256 of a text.
 HASH_BYTES = 32
 _KEY = np.dtype(f"S{HASH_BYTES}")
-# Added keys lie in a dictionary (200 bytes a key) until they are this many and this share of all.
+# New keys stay in a dictionary (200 bytes a key) up to this number, or this share of the others.
 _RECENT, _SHARE = 2**16, 0.25
-# JSON values that name everything a vector or run was made by.
+# JSON values that identify everything that a vector or run depends on.
 MadeBy = Mapping[str, object]
 
 
@@ -52,18 +54,18 @@ def default_root() -> Path:
 
 
 def text_key(text: str) -> bytes:
-    """Hash a text to the 32 bytes under which its vector is stored."""
+    """Return the 32-byte key under which a text's vector is stored."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def pair_key(claim: bytes, source: bytes) -> bytes:
-    """Hash the `text_key`s of a claim and a source to the key of the pair's score."""
+    """Return the key of a pair's score, given the `text_key`s of claim and source."""
     return hashlib.sha256(claim + source).digest()
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """Stored run, with the JSON values that were stored about it."""
+    """Stored run, with the JSON values that were stored with it."""
 
     run: Run
     about: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -72,8 +74,8 @@ class StoredRun:
 class Store:
     """Store embeddings and runs by content in one folder; `Store(None)` uses `default_root()`.
 
-    With `keeps_open` each space's shards are read once, as for a stream of batches: what other
-    processes add after that is not seen, and made again.
+    With `keeps_open` each space's shards are read once, as for a stream of batches; what other
+    processes add later is not found, and computed again.
     """
 
     def __init__(self, root: str | Path | None = None, *, keeps_open: bool = False) -> None:
@@ -83,7 +85,7 @@ class Store:
     def space(
         self, made_by: MadeBy, model: str = "", dimensions: int | None = None
     ) -> EmbeddingSpace:
-        """Open the embeddings made by exactly these inputs; `model` names them."""
+        """Open the embeddings for exactly these inputs; `model` is a name for display."""
         folder, kept = self.root / "embeddings" / content_hash(made_by), self._open or {}
         space = kept.get(folder) or EmbeddingSpace(folder, model, dimensions)
         if self._open is not None:
@@ -91,11 +93,11 @@ class Store:
         return space
 
     def pair_scores(self, made_by: MadeBy, model: str = "") -> EmbeddingSpace:
-        """Open a re-ranker's scores of pairs, float32 rows of one number, found by `pair_key`."""
+        """Open a re-ranker's scores of pairs: float32 rows of one number, keyed by `pair_key`."""
         return self.space({"pairs": made_by}, model, 1)
 
     def run(self, made_by: MadeBy) -> StoredRun | None:
-        """Read the run made by exactly these inputs; None if it is absent or damaged."""
+        """Read the run for exactly these inputs; None if it is missing or damaged."""
         path = self._run_path(made_by)
         with _dropping_damaged(path, "the run is"):
             with safe_open(path, framework="numpy") as file:
@@ -118,7 +120,7 @@ class Store:
         return None
 
     def put_run(self, made_by: MadeBy, run: Run, about: Mapping[str, Any] | None = None) -> None:
-        """Store a run, with its candidates and JSON values about it, under all that made it."""
+        """Store a run, with its candidates and JSON values about it, under its inputs."""
         used_codes, codes = np.unique(run.codes, return_inverse=True)
         pool = None
         if run.pool is not None:
@@ -144,9 +146,9 @@ class Store:
 
 
 class KeyTable:
-    """Map keys to row numbers, of millions of keys with 40 bytes each.
+    """Map millions of keys to row numbers, with 40 bytes per key.
 
-    Of a key that is added twice the later row counts.
+    A key that is added twice has the later row.
     """
 
     def __init__(self) -> None:
@@ -154,13 +156,13 @@ class KeyTable:
         self._recent: dict[bytes, int] = {}
 
     def add(self, keys: Sequence[bytes], first: int) -> None:
-        """Add keys of the rows from `first` on."""
+        """Add the keys of consecutive rows, starting at `first`."""
         self._recent.update(zip(keys, range(first, first + len(keys)), strict=True))
         if len(self._recent) > max(_RECENT, _SHARE * len(self._keys)):
             self._settle()
 
     def add_arrays(self, keys: Sequence[np.ndarray], first: int) -> None:
-        """Add keys, arrays [n, 32] uint8, of the rows from `first` on."""
+        """Add the keys (arrays [n, 32] uint8) of consecutive rows, starting at `first`."""
         self._settle()
         if keys:
             joined = np.ascontiguousarray(np.concatenate(keys)).view(_KEY).ravel()
@@ -179,7 +181,7 @@ class KeyTable:
         self._keys, self._rows = keys[order], rows[order]
 
     def find(self, keys: Sequence[bytes]) -> np.ndarray:
-        """Return the row of each key [keys] int64, -1 if there is none."""
+        """Return the row of each key, [keys] int64, or -1 if it is unknown."""
         searched = np.array(keys, _KEY)
         rows = np.full(len(searched), -1, np.int64)
         if len(self._keys):
@@ -195,17 +197,17 @@ class KeyTable:
 class EmbeddingSpace:
     """Vectors of one encoder; rows are added in shards and found by `text_key`.
 
-    Shards of other `dimensions`, of another type or with a number that is not finite are made
-    again. `model` is written next to them, for who looks into the store.
+    Shards with other `dimensions`, with another type or with a number that is not finite are
+    computed again. `model` is written next to them, for people who look into the store.
     """
 
     def __init__(self, folder: Path, model: str = "", dimensions: int | None = None) -> None:
         self.folder, self.model, self.dimensions = folder, model, dimensions
-        # Rows are numbered through all shards; those of a shard begin at its place in `_starts`.
+        # Rows are numbered across shards; those of a shard begin at its entry in `_starts`.
         self._shards, self._starts, self._end = list[np.ndarray](), list[int](), 0
         self._table, keys = KeyTable(), list[np.ndarray]()
         for path in sorted(folder.glob("*.safetensors")):
-            # A file that cannot be read now is not damaged: it stays for the next process.
+            # An unreadable file is not damaged, and kept for the next process.
             with _dropping_damaged(path, "its vectors are"):
                 keys.append(self._read_shard(path))
         self._table.add_arrays(keys, 0)
@@ -217,14 +219,14 @@ class EmbeddingSpace:
             digest = (shard.metadata() or {}).get("sha256")
         vectors = _mapped(path)
         if vectors.ndim != 2 or self.dimensions not in (None, vectors.shape[1]):
-            raise ValueError(f"its vectors are of the shape {vectors.shape}")
+            raise ValueError(f"its vectors have the shape {vectors.shape}")
         if keys.dtype != np.uint8 or keys.shape != (len(vectors), HASH_BYTES):
             raise ValueError(f"its keys are {keys.dtype} {keys.shape}, for {len(vectors)} vectors")
         if not _is_verified(path, mark):
             _check_digest(digest, keys, vectors)
             if not np.isfinite(vectors).all():
                 raise ValueError("a vector is not finite")
-            # A store that may only be read is hashed every time.
+            # A read-only store is hashed every time.
             with contextlib.suppress(OSError):
                 write_text(path.with_suffix(".verified"), mark)
         self._add(vectors)
@@ -245,7 +247,7 @@ class EmbeddingSpace:
     def get(self, keys: Sequence[bytes]) -> np.ndarray:
         """Read vectors [len(keys), dimensions] in the order of `keys`.
 
-        Raises KeyError when one is missing.
+        Raises KeyError if one is missing.
         """
         if not len(keys):
             return np.empty((0, 0), dtype=np.float32)
@@ -261,7 +263,7 @@ class EmbeddingSpace:
         return out
 
     def put(self, keys: Sequence[bytes], vectors: np.ndarray) -> None:
-        """Add rows as one shard. Raises ValueError on a length mismatch or a non-finite value."""
+        """Add rows as one shard. Raises ValueError if lengths differ or a value is not finite."""
         if len(keys) != len(vectors):
             raise ValueError(f"{len(keys)} keys for {len(vectors)} vectors")
         vectors = vectors.astype(_FLOAT32, copy=False)
@@ -277,7 +279,7 @@ class EmbeddingSpace:
             save_file({"keys": rows, "vectors": vectors}, temporary, metadata={"sha256": digest})
         if self.model and not (self.folder / NAME_FILE).exists():
             write_text(self.folder / NAME_FILE, self.model)
-        # Where the file was removed or damaged since, these rows stay in memory.
+        # If the file was removed or damaged since, these rows stay in memory.
         with contextlib.suppress(OSError, ValueError, KeyError):
             vectors = _mapped(path)
         self._table.add(keys, self._add(vectors))
@@ -285,15 +287,15 @@ class EmbeddingSpace:
 
 @contextlib.contextmanager
 def _dropping_damaged(path: Path, content: str) -> Iterator[None]:
-    """Log and remove a file that the body finds damaged; one that is absent is passed over."""
+    """Log and remove a file that the body finds damaged; ignore a missing one."""
     try:
         yield
     except FileNotFoundError:
         pass
     except OSError as error:
-        log.warning("store: %s cannot be read (%s); %s made again", path, error, content)
+        log.warning("store: %s cannot be read (%s); %s computed again", path, error, content)
     except (SafetensorError, ValueError, KeyError) as error:
-        log.warning("store: %s is damaged (%s); %s made again", path, error, content)
+        log.warning("store: %s is damaged (%s); %s computed again", path, error, content)
         path.unlink(missing_ok=True)
 
 
@@ -304,14 +306,14 @@ def _mapped(path: Path) -> np.ndarray:
             raise ValueError("its header is longer than the file")
         entry = json.loads(file.read(length))["vectors"]
     if entry["dtype"] != "F32":
-        raise ValueError(f"vectors of type {entry['dtype']}")
+        raise ValueError(f"its vectors have the type {entry['dtype']}")
     offset, shape = 8 + length + entry["data_offsets"][0], tuple(entry["shape"])
     return np.memmap(str(path), _FLOAT32, mode="r", offset=offset, shape=shape)
 
 
 def _file_stamp(path: Path) -> str:
     status = path.stat()
-    # The first number is the version of what is checked.
+    # The first number is the version of the check.
     return f"2 {status.st_size} {status.st_mtime_ns} {status.st_ino}\n"
 
 

@@ -1,4 +1,4 @@
-"""Read, write, check and zip prediction files of the CheckThat! labs 2025 and 2026."""
+"""Read, write, check and zip prediction files for the CheckThat! labs 2025 and 2026."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Year = Literal[2025, 2026]
 CLAIM_COLUMNS = ("post_id", "index")
 _COLUMN_OF: dict[Year, str] = {2025: "post_id", 2026: "index"}
 PREDICTIONS_COLUMN = "preds"
-# Files of the source retrieval tasks, and of rumour verification.
+# Files in a zip for source retrieval, and for rumour verification.
 _OF_LABS = re.compile(r"predictions(_[a-z]{2,3})?\.tsv|evidence\.trec|verification\.json")
 
-# A source's id as a lab's own files have it: some have numbers, and compare them as such.
+# A source's id as in a lab's own files: some have numbers, and compare them as numbers.
 SourceId = str | int
 
-# Claim id -> source id -> score, and the number of rows dropped because their source repeats.
+# Claim id -> source id -> score, and the number of rows dropped as repeated sources.
 Ranked = tuple[dict[str, dict[str, float]], int]
 
 
@@ -38,7 +38,7 @@ def is_submission(lines: Sequence[str]) -> bool:
 
 
 def column_among(header: Sequence[str], names: Sequence[str]) -> str:
-    """Choose the first of `names` that a header has, else join them for an error."""
+    """Return the first of `names` in a header; if there is none, join them for an error."""
     return next((name for name in names if name in header), " or ".join(names))
 
 
@@ -47,8 +47,8 @@ def read_submission(
 ) -> Ranked:
     """Read predictions: a list of n sources gets the scores n, n - 1, ..., 1.
 
-    A source that repeats for a claim is dropped. With `keep_places` a stand-in, which no source's
-    id equals, keeps its place: the labs' function does not drop it.
+    A repeated source of a claim is dropped. With `keep_places` a placeholder, which is not the id
+    of a source, keeps its position, because the labs' scorer does not drop it.
     """
     claim_column = column_among(first_cells(lines), CLAIM_COLUMNS)
     ranked: dict[str, dict[str, float]] = {}
@@ -60,7 +60,7 @@ def read_submission(
             problems.add(number, claim_column, "empty")
         ids = _id_list(number, cells[1].strip(), problems)
         listed = [str(item).strip() for item in ids]
-        # A claim's first row counts, and a source's first place.
+        # The first row of a claim is used, and the first position of a source.
         distinct = [] if claim in ranked else list(dict.fromkeys(listed))
         repeated += len(listed) - len(distinct)
         if keep_places and distinct:
@@ -72,13 +72,13 @@ def read_submission(
 
 
 def _with_stand_ins(listed: Sequence[str]) -> list[str]:
-    """Replace what repeats by names that no source has: ids hold no white space."""
+    """Replace repeated sources by names with white space, which no id contains."""
     seen: set[str] = set()
     places: list[str] = []
     for place, source in enumerate(listed, start=1):
         places.append(f"{source} again at {place}" if source in seen else source)
         seen.add(source)
-    # One behind the last distinct source moves nothing.
+    # A placeholder after the last distinct source has no effect.
     last = max(listed.index(source) for source in seen)
     return places[: last + 1]
 
@@ -91,7 +91,7 @@ def _id_list(number: int, cell: str, problems: FileProblems) -> list[SourceId]:
             ids = ast.literal_eval(cell)
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             ids = None
-        # Python joins 'a' 'b' (numpy's way to print a list) into the one id 'ab'.
+        # Python would join 'a' 'b' (numpy's way to print a list) into the single id 'ab'.
         if re.search(r"""['"]\s+['"]""", cell):
             ids = None
     if not isinstance(ids, list):
@@ -105,19 +105,19 @@ def _id_list(number: int, cell: str, problems: FileProblems) -> list[SourceId]:
 
 
 def submission_year(dataset: Dataset) -> Year:
-    """Determine whose files a split is submitted in: the lab of 2026 has several languages.
+    """Determine the lab of a split: that of 2026 has several languages.
 
-    Its claims are called `<split>-<language>-<index>`, those of 2025 `<split>-<post_id>`.
+    Its claim ids are `<split>-<language>-<index>`, those of 2025 are `<split>-<post_id>`.
     """
     is_2026 = all(c.id.startswith(f"{dataset.split}-{c.lang}-") for c in dataset.claims)
     return 2026 if is_2026 or dataset.languages != ("en",) else 2025
 
 
 def lab_ids(dataset: Dataset, year: Year) -> dict[str, dict[str, str]]:
-    """Map the claims of each of a lab's files to its own ids: "dev-16" -> "16", "dev-de-7" -> "7".
+    """Map the claims in each of a lab's files to its own ids: "dev-16" -> "16", "dev-de-7" -> "7".
 
-    2026 takes a file for each language, `predictions_<lang>.tsv`; of an id that does not name its
-    language only the split is dropped. Raises `InputError` if two claims of a file get one id.
+    The lab of 2026 wants a file per language, `predictions_<lang>.tsv`. An id without a language
+    loses only its split. Raises `InputError` if two claims of a file get the same id.
     """
     files: dict[str, dict[str, str]] = {}
     for language in dataset.languages if year == 2026 else ("",):
@@ -129,7 +129,7 @@ def lab_ids(dataset: Dataset, year: Year) -> dict[str, dict[str, str]]:
                 prefix = next(filter(claim.id.startswith, prefixes), "")
                 name = claim.id.removeprefix(prefix)
                 if claim_of.setdefault(name, claim.id) != claim.id:
-                    reason = f"{name!r} would stand for both {claim_of[name]!r} and {claim.id!r}"
+                    reason = f"{name!r} would be the id of both {claim_of[name]!r} and {claim.id!r}"
                     raise InputError("submission", field=_COLUMN_OF[year], reason=reason)
         file = f"predictions_{language}.tsv" if language else "predictions.tsv"
         files[file] = {claim: name for name, claim in claim_of.items()}
@@ -137,10 +137,10 @@ def lab_ids(dataset: Dataset, year: Year) -> dict[str, dict[str, str]]:
 
 
 def lab_source_ids(dataset: Dataset) -> dict[str, SourceId]:
-    """Map sources to their ids as the lab's own files have them: 9444 is not "9444" there.
+    """Map sources to their ids with the type in the lab's own files, where 9444 is not "9444".
 
-    A data set that does not note it was not prepared, or by version 1.0: its ids are numbers if
-    its claims are named as those of 2026, and all ids are integers, as the lab's are.
+    A data set does not record the type if it was not prepared, or prepared by version 1.0. Then
+    ids are numbers if the claims are named like those of 2026, and all ids are integers.
     """
     ids = [source.id for source in dataset.sources]
     numeric = dataset.numeric_ids or frozenset()
@@ -150,7 +150,7 @@ def lab_source_ids(dataset: Dataset) -> dict[str, SourceId]:
 
 
 def _has_claims_of_2026(dataset: Dataset) -> bool:
-    """Whether all claims are called `<split>-<language>-<index>`, of whichever split."""
+    """Whether all claim ids have the form `<split>-<language>-<index>`, for any split."""
     parts = ((claim.lang, claim.id.split("-", 2)) for claim in dataset.claims)
     return all(len(names) == 3 and names[1] == lang for lang, names in parts)
 
@@ -165,8 +165,8 @@ def write_submission(
 ) -> None:
     """Write a lab's TSV (2025: `post_id`, `preds`; 2026: `index`, `preds`), `k` sources a claim.
 
-    `ids` are the claims of the file with the lab's ids; none: all of the run, with their own.
-    `sources` are the sources with the lab's ids; one that is not among them keeps its own.
+    `ids` maps the claims of the file to the lab's ids; by default all claims of the run keep their
+    ids. `sources` maps sources to the lab's ids; other sources keep theirs.
     """
     ids = {claim: claim for claim in run.claim_ids} if ids is None else ids
     lab = sources or {}
@@ -183,11 +183,10 @@ def write_submission(
 def check_submission(
     path: Path, year: Year, claims: Collection[str], sources: Collection[SourceId], k: int = 5
 ) -> None:
-    """Check a lab's TSV: every claim once, and for each `k` distinct sources, all of them known.
+    """Check that a lab's TSV has every claim once, each with `k` distinct, known sources.
 
-    `claims` and `sources` are the lab's own ids, which are compared as they are: if the lab has
-    numbers a text is refused, and a number if it has texts. Raises `InputError`, with a line per
-    problem.
+    `claims` and `sources` are the lab's own ids. Their types matter: a text is refused if the lab
+    has numbers, and a number if it has texts. Raises `InputError`, with a line per problem.
     """
     problems, column = FileProblems(path), _COLUMN_OF[year]
     line_of: dict[str, int] = {}
@@ -213,7 +212,7 @@ def check_submission(
 
 
 def _unknown_id_error(key: SourceId, sources: Collection[SourceId]) -> str:
-    """Say of an id that is not a source's whether it is one in the other type."""
+    """Describe an unknown id, in particular one that is known with the other type."""
     if isinstance(key, int) and str(key) in sources:
         return f"{key} is a number; the lab has the text {str(key)!r}"
     if isinstance(key, str) and is_integer_text(key) and int(key) in sources:
@@ -222,7 +221,7 @@ def _unknown_id_error(key: SourceId, sources: Collection[SourceId]) -> str:
 
 
 def zip_submission(files: Sequence[Path], target: Path) -> None:
-    """Put checked files into a zip, completely or not at all; the same files, the same bytes."""
+    """Write checked files to a zip, completely or not at all; equal files give equal bytes."""
     with atomic_path(target) as temporary, zipfile.ZipFile(temporary, "w") as packed:
         for file in files:
             entry = zipfile.ZipInfo(file.name)
@@ -231,7 +230,7 @@ def zip_submission(files: Sequence[Path], target: Path) -> None:
 
 
 def require_zip(file: Path) -> None:
-    """Raise `UserError` unless a zip may be written: one of a lab's files may be replaced."""
+    """Raise `UserError` if a zip cannot be written; only one with a lab's files may be replaced."""
     if file.suffix.casefold() != ".zip":
         raise ConfigError("submit", str(file), "a file whose name ends in .zip")
     if file.exists() and not _is_submission_zip(file):

@@ -1,4 +1,4 @@
-"""Read UTF-8 text and TSV files line by line, collecting problems with file, line and field."""
+"""Read UTF-8 text and TSV files line by line, and collect problems with file, line and field."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def text_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | None]]:
     """Yield the numbered lines of a UTF-8 file, with their line ends, without a BOM.
 
-    A file named .gz is unpacked. A line that is not UTF-8 is added to `problems` and yielded as
-    None.
+    A file named .gz is decompressed. A line that is not UTF-8 is added to `problems` and yielded
+    as None.
     """
     if reason := file_error(path):
         problems.add(path, None, None, reason)
@@ -42,10 +42,10 @@ def text_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str | None
 
 
 def any_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str]]:
-    """Yield the numbered lines of a text of other programs, without a byte order mark.
+    """Yield the numbered lines of another program's text, without a byte order mark.
 
-    It may be UTF-8, UTF-16 with a byte order mark or, which is counted, Windows-1252, and its
-    lines may end in CR alone. A line that cannot be read is added to `problems`; it is blank.
+    It may be UTF-8, UTF-16 with a byte order mark, or Windows-1252 (which is counted), and its
+    lines may end in CR. An unreadable line is added to `problems` and yielded as a blank one.
     """
     if reason := file_error(path):
         problems.add(path, None, None, reason)
@@ -63,7 +63,7 @@ def any_lines(path: Path, problems: Problems) -> Iterator[tuple[int, str]]:
                 encoding = "utf-8"
                 if _decoded(raw, encoding, path, number, Problems()) is None:
                     encoding = "cp1252"
-                    problems.count("files that are not UTF-8, read as Windows-1252", path)
+                    problems.count("files that are not UTF-8, decoded as Windows-1252", path)
             text = _decoded(raw, encoding or "ascii", path, number, problems)
             yield number, "\n" if text is None else text
 
@@ -89,7 +89,7 @@ def _decoded(raw: bytes, encoding: str, path: Path, line: int, problems: Problem
 
 
 def open_bytes(path: Path) -> BufferedReader | gzip.GzipFile:
-    """Open a file to read its bytes; one named .gz is unpacked."""
+    """Open a file to read its bytes; a file named .gz is decompressed."""
     return gzip.open(path) if path.suffix == ".gz" else open(path, "rb")
 
 
@@ -110,7 +110,7 @@ def read_lines(path: Path) -> list[str]:
                 problems.add(path, number, None, "holds a NUL character")
         problems.raise_if_any()
     if not any(line.strip() for line in lines):
-        raise InputError(path, reason="the file is empty")
+        raise InputError(path, reason="is empty")
     return lines
 
 
@@ -129,7 +129,7 @@ def _plain_lines(path: Path) -> list[str] | None:
 
 
 def first_cells(lines: Iterable[str]) -> list[str]:
-    """Split the first line that is not blank at its tabs."""
+    """Split the first line that is not blank at tabs."""
     first = next(line for line in lines if line.strip())
     return [cell.strip().strip('"') for cell in first.split("\t")]
 
@@ -144,14 +144,14 @@ def tsv_rows(
     delimiter: str = "\t",
     whole: bool = False,
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield (first line, cells of `columns`) for every row below the header of a TSV, or CSV.
+    """Yield (first line, cells of `columns`) for every row after the header of a TSV or CSV file.
 
-    Quoted cells may have line breaks. `lines` are the file's if they are already read. With
+    Quoted cells may have line breaks. `lines` are the file's lines if they are already read. With
     `only` the header must be exactly `columns`; with `whole` the cells of all columns are yielded.
-    A row that cannot be read is added to `problems` and left out.
+    An unreadable row is added to `problems` and skipped.
     """
     if lines is None:
-        # A line that cannot be decoded still counts.
+        # A line that cannot be decoded still has a number.
         lines = (text or "\n" for _, text in text_lines(path, problems))
     csv.field_size_limit(sys.maxsize)  # a cell of `preds` may list thousands of ids
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -174,7 +174,7 @@ def tsv_rows(
 def csv_rows(
     reader: _csv.Reader, path: Path, problems: Problems
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the first line and the cells of every row that can be read and is not blank."""
+    """Yield the first line and the cells of every readable row that is not blank."""
     while True:
         number = reader.line_num + 1
         try:
@@ -194,28 +194,28 @@ def csv_rows(
 def _header_errors(
     header: Sequence[str], columns: Sequence[str], only: bool
 ) -> list[tuple[str | None, str]]:
-    """Explain what is wrong with a header: by column, or as a whole with `only`."""
+    """Return what is wrong with a header, by column, or for the entire header with `only`."""
     if only and header != list(columns):
         return [(None, f"the header must be {' <tab> '.join(columns)}")]
     reason = f"must be a column of the header, once; there are: {', '.join(header)}"
     return [(name, reason) for name in columns if header.count(name) != 1]
 
 
-# A spreadsheet that writes such a file again fills the line with separators.
+# A spreadsheet that saves such a file fills the line with separators.
 _SEPARATOR = re.compile(r'"?sep=(.)"?\1*\s*', re.IGNORECASE)
-# Lines at the begin of a table of which one may be its header.
+# Number of first lines in which the header of a table is searched.
 _FIRST_LINES = 15
 
 
 def heading_key(name: str) -> str:
-    """Write a heading in small letters and digits alone: "Author(s) ID" is authorsid."""
+    """Reduce a heading to lower-case letters and digits: "Author(s) ID" is authorsid."""
     return "".join(filter(str.isalnum, name.casefold()))
 
 
 def header_position(rows: Sequence[Sequence[str]], known: Collection[str]) -> int:
     """Choose the row of a table's headings: the first, unless a later one has more known ones.
 
-    Such are lines of a database that say where the table is from.
+    Some databases write lines about the table's origin before the header.
     """
     keys = {heading_key(name) for name in known}
     counts = [len(keys & {heading_key(cell) for cell in row}) for row in rows]
@@ -227,9 +227,9 @@ def header_position(rows: Sequence[Sequence[str]], known: Collection[str]) -> in
 def open_spreadsheet(
     path: Path, problems: Problems, known: Collection[str]
 ) -> tuple[list[str], str, Iterator[str]]:
-    """Open a table of other programs; return its header, separator and all lines, to read once.
+    """Open another program's table; return its header, separator and an iterator over all lines.
 
-    The separator is the one that parts most known columns. Lines before the header are blank.
+    The separator is the one that yields most known columns. Lines before the header are blank.
     """
     lines = (line for _, line in any_lines(path, problems))
     before: list[str] = []
@@ -247,13 +247,13 @@ def open_spreadsheet(
     position = header_position([header for header, _ in candidates], known)
     header, separator = candidates[position]
     if position:
-        problems.count("tables with lines before the header, left out", path)
+        problems.count("tables with lines before the header, which were skipped", path)
         before[: filled[position]] = ["\n"] * filled[position]
     return header, separator, chain(before, lines)
 
 
 def _split_header(line: str, separators: str, known: Collection[str]) -> tuple[list[str], str]:
-    """Split a line by the separator that parts most known columns."""
+    """Split a line at the separator that yields most known columns."""
     keys = {heading_key(name) for name in known}
 
     def split(separator: str) -> list[str]:
@@ -270,20 +270,20 @@ def _split_header(line: str, separators: str, known: Collection[str]) -> tuple[l
 
 
 def text_error(value: str) -> str | None:
-    """Explain why a text cannot be stored; None if it can."""
+    """Return the reason why a text cannot be stored; None if it can."""
     if "\0" in value:
-        return "holds a NUL character"
+        return "contains a NUL character"
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        return "holds half of a surrogate pair"
+        return "contains half of a surrogate pair"
     return None
 
 
 def id_error(value: str) -> str | None:
-    """Explain why a text cannot be an id; None if it can."""
+    """Return the reason why a text cannot be an id; None if it can."""
     if not value.strip():
         return "is empty"
     if value.split() != [value]:
-        return "holds white space, which would split it in a ranked list; use _ instead"
+        return "contains white space, which would split it in a ranked list; use _ instead"
     return text_error(value)

@@ -29,11 +29,11 @@ from claim2source.data.text_files import first_cells, read_lines, tsv_rows
 GOLD_COLUMNS = ("cord_uid", "pubkey")
 BEIR_COLUMNS = ("query-id", "corpus-id", "score")
 
-# Claims of a run whose ids are looked for at the end of known ones.
+# Number of claims in a run whose ids are searched at the end of known ids.
 FRONTS_ASKED = 10
-# From here on a number rounds to an infinite float32.
+# A number from here on rounds to an infinite float32.
 TOO_LARGE = (2 - 2.0**-24) * 2.0**127
-# ASCII white space only, as the C tools split: a no-break space stays in an id.
+# Only ASCII white space, as in C tools: a no-break space is part of an id.
 _words = re.compile(r"\S+", re.ASCII).findall
 _COLUMNS = 6  # of a TREC run
 # What `str.split` takes for white space besides that.
@@ -44,11 +44,11 @@ _is_integer = re.compile(r"[+-]?[0-9]+").fullmatch
 
 @dataclass(frozen=True)
 class RunFile:
-    """Run read from a file; `repeated` counts the rows dropped as repeated sources.
+    """Run from a file; `repeated` counts the rows dropped as repeated sources.
 
-    `golds` are those that the file itself names, by claim; `complete`: it lists every claim, in
-    the order of the task's file; `front` was put before its claims' ids (`named_as`);
-    `has_places`: repeated sources left their places empty.
+    `golds` are the golds in the file itself, by claim; `complete` is whether it has every claim, in
+    the order of the task's file; `front` is the prefix that `named_as` added to its claims' ids;
+    `has_places` is whether repeated sources left their positions empty.
     """
 
     path: Path
@@ -60,9 +60,9 @@ class RunFile:
     has_places: bool = False
 
     def language_among(self, languages: Sequence[str]) -> str:
-        """Choose the language of the run's claims: the only one, or the one that ids name.
+        """Return the language of the run's claims: the only one, or the one in their ids.
 
-        Raises `InputError` if neither tells.
+        Raises `InputError` if it is ambiguous.
         """
         if len(languages) == 1:
             return languages[0]
@@ -70,8 +70,8 @@ class RunFile:
         if len(matching) == 1:
             return matching[0]
         reason = (
-            f"is of one of the languages {', '.join(languages)}, and its ids do not say which: "
-            "name it in a file of systems"
+            f"has one of the languages {', '.join(languages)}, but its ids do not show which: "
+            "name the language in a systems file"
         )
         raise InputError(self.path, reason=reason)
 
@@ -81,11 +81,11 @@ def read_run(
 ) -> RunFile:
     """Read a TREC run, a lab's prediction TSV or a score JSON, recognised by its content.
 
-    A source that repeats for a claim keeps its first position and is counted. The lab's TSV
-    has no scores: a list of n sources gets n, n - 1, ..., 1; with `keep_places` a repeated source
-    leaves its further places empty, as in the lab's function. The 2026 paper's score JSON has two
-    rankings: `ranked_by` its re-ranker, if one ran, or its embeddings. Raises `InputError` with a
-    line for each problem.
+    A repeated source of a claim keeps its first position and is counted. The lab's TSV has no
+    scores: a list of n sources gets n, n - 1, ..., 1; with `keep_places` a repeated source leaves
+    its other positions empty, as in the lab's scorer. The 2026 paper's score JSON has two
+    rankings: `ranked_by` its re-ranker, if one ran, or its embeddings. Raises `InputError`, with a
+    line per problem.
 
     Example:
         >>> import tempfile
@@ -109,24 +109,24 @@ def read_run(
         return RunFile(path, plain, repeated=0)
     else:
         ranked, repeated = _read_trec_run(lines, problems)
-        complete = False  # a claim without results has no line
+        complete = False  # claims without results have no line
     problems.collected.raise_if_any()
     run = Run.from_lists({claim: list(scores.items()) for claim, scores in ranked.items()})
     return RunFile(path, run, repeated, golds, complete, has_places=keep_places and is_lab)
 
 
 def named_as(file: RunFile, golds: Mapping[str, Collection[str]]) -> RunFile:
-    """Name a run's claims as they are known: the labs' "7" may be our "dev-de-7".
+    """Rename a run's claims to known ids: the labs' "7" may be our "dev-de-7".
 
-    `golds` are those of the known claims. A front is taken if it is the only one under which
-    most claims are known and no gold that the file names is another than theirs. A file that has
-    nothing in common with the claims stays as it is. Raises `InputError` if several fronts
-    fit, and if golds contradict: the file is of another language or split.
+    `golds` are the golds of the known claims. A prefix is used if it is the only one with which
+    most claims are known, and the golds in the file do not contradict theirs. A file that shares
+    nothing with the claims is unchanged. Raises `InputError` if several prefixes fit, or if golds
+    contradict, because the file has another language or split.
     """
     ids = file.run.claim_ids
     for claim in ids:
         if claim in golds and not _agrees(file, claim, golds[claim]):
-            reason = f"{file.golds[claim]!r} is not gold for claim {claim!r}: of another split?"
+            reason = f"{file.golds[claim]!r} is not gold for claim {claim!r}: another split?"
             raise InputError(file.path, field="ground_truth_pubkey", reason=reason)
     if any(claim in golds for claim in ids):
         return file
@@ -134,7 +134,7 @@ def named_as(file: RunFile, golds: Mapping[str, Collection[str]]) -> RunFile:
     fitting = [front for front in sorted(fronts) if _fits(file, front, golds)]
     if len(fitting) > 1:
         first = " or ".join(repr(front + ids[0]) for front in fitting[:3])
-        reason = f"claim {ids[0]!r} could be {first}: name the run's language in a file of systems"
+        reason = f"claim {ids[0]!r} could be {first}: name the run's language in a systems file"
         raise InputError(file.path, reason=reason)
     if not fitting:
         return file
@@ -145,7 +145,7 @@ def named_as(file: RunFile, golds: Mapping[str, Collection[str]]) -> RunFile:
 
 
 def _fronts(tails: Collection[str], known: Iterable[str]) -> set[str]:
-    """Collect what comes before one of the tails, after a hyphen, in known ids."""
+    """Collect the prefixes of known ids that end with a hyphen and one of the tails."""
     fronts: set[str] = set()
     for claim_id in known:
         parts = claim_id.split("-")
@@ -157,7 +157,7 @@ def _fronts(tails: Collection[str], known: Iterable[str]) -> set[str]:
 
 
 def _fits(file: RunFile, front: str, golds: Mapping[str, Collection[str]]) -> bool:
-    """Whether most claims are known under a front, and no gold is another than theirs."""
+    """Whether most claims are known with a prefix, and no gold contradicts theirs."""
     met = [claim for claim in file.run.claim_ids if front + claim in golds]
     if 2 * len(met) <= len(file.run.claim_ids):
         return False
@@ -165,15 +165,15 @@ def _fits(file: RunFile, front: str, golds: Mapping[str, Collection[str]]) -> bo
 
 
 def _agrees(file: RunFile, claim: str, golds: Collection[str]) -> bool:
-    """Whether a claim's gold in the file is one of its known golds, or either is not known."""
+    """Whether a claim's gold in the file is one of its known golds, or one of these is unknown."""
     return claim not in file.golds or not golds or file.golds[claim] in golds
 
 
 def read_qrels(path: str | Path) -> Qrels:
     """Read TREC qrels, BEIR's TSV or a lab's gold TSV, recognised by its content.
 
-    A repeated row is read once; one with another grade is a problem. Raises `InputError` with
-    a line for each problem.
+    A repeated row is used once; a different grade is a problem. Raises `InputError`, with a line
+    per problem.
     """
     path, problems = Path(path), Problems()
     lines = read_lines(path)
@@ -195,7 +195,7 @@ def read_qrels(path: str | Path) -> Qrels:
         if reason := grade_error(grade):
             problems.add(path, number, "score", reason)
         elif grades.setdefault(claim, {}).setdefault(source, int(grade)) != int(grade):
-            reason = f"{claim!r} {source!r} again, with another grade than before"
+            reason = f"{claim!r} {source!r} is repeated with another grade"
             problems.add(path, number, "score", reason)
     problems.raise_if_any()
     if not grades:
@@ -204,7 +204,7 @@ def read_qrels(path: str | Path) -> Qrels:
 
 
 def grade_error(text: str) -> str | None:
-    """Explain why a text is not a grade of a judgement; None if it is."""
+    """Return the reason why a text is not a grade of a judgement; None if it is one."""
     if is_grade(text):
         return None
     reason = "too large: 9 digits at most" if _is_integer(text) else "not an integer"
@@ -216,9 +216,9 @@ def write_trec_run(
 ) -> None:
     """Write a TREC run; a claim without sources has no line in this format.
 
-    Every float32 score is read back unchanged. Within a tie the written numbers decrease by
-    less than float32 resolves, so a tool that compares in float64 or has its own tie rule
-    still ranks as we do. Raises `InputError` on ids with white space and infinite scores.
+    Every float32 score is read back unchanged. Tied scores are written as numbers that decrease by
+    less than float32's resolution, so that tools that compare in float64 or break ties differently
+    have the same ranking. Raises `InputError` for ids with white space and infinite scores.
 
     Example:
         >>> import tempfile
@@ -275,7 +275,7 @@ def run_names(paths: Sequence[str | Path]) -> list[str]:
     for path in paths:
         name = name_of[Path(path)]
         times[name] += 1
-        # The same file twice is still two runs.
+        # The same file twice is two runs.
         numbered.append(name if times[name] == 1 else f"{name} #{times[name]}")
     return numbered
 
@@ -324,7 +324,7 @@ def _read_trec_run(lines: Sequence[str], problems: FileProblems) -> Ranked:
         if len(cells) == _COLUMNS:
             score = _score(number, cells[4], problems)
             scores = ranked.setdefault(cells[0], {})
-            # A source's first position is its best-scored one, whatever the order of lines.
+            # A source's first position is that of its best score, whatever the order of lines.
             repeated += cells[2] in scores
             scores[cells[2]] = max(score, scores.get(cells[2], score))
         elif cells:
@@ -335,7 +335,7 @@ def _read_trec_run(lines: Sequence[str], problems: FileProblems) -> Ranked:
 
 def _score(number: int, text: str, problems: FileProblems) -> float:
     try:
-        # float() takes "1_000" and Arabic digits, which no other tool does.
+        # Unlike other tools, float() accepts "1_000" and Arabic digits.
         score = float(text if text.isascii() and "_" not in text else "not a number")
     except ValueError:
         problems.add(number, "score", f"{text!r} is not a number")
@@ -360,7 +360,7 @@ def _trec_qrels_rows(
 def _check_words(path: Path, kind: str, ids: Iterable[str], problems: Problems) -> None:
     for word in ids:
         if word.split() != [word]:
-            reason = f"{word!r} can't be in a TREC file: white space or empty"
+            reason = f"{word!r} is not allowed in a TREC file: it has white space or is empty"
             problems.add(path, None, kind, reason)
 
 
@@ -375,10 +375,10 @@ def _score_texts(run: Run) -> Iterator[str]:
     tie = np.cumsum(starts) - 1
     sizes = np.bincount(tie)[tie]
     ranks = np.arange(len(scores)) - np.flatnonzero(starts)[tie]
-    # An eighth of float32's spacing: safely within what rounds back, also at powers of two.
+    # An eighth of float32's spacing, which rounds back safely, even at powers of two.
     exponents = np.where(scores == 0, -149, np.frexp(scores)[1] - 24)
     step = np.ldexp(0.125, np.maximum(exponents, -149))
     values = scores.astype(np.float64) - step * (ranks / sizes)
     for value, size in zip(values.tolist(), sizes.tolist(), strict=True):
-        # Nine digits tell every float32 from its neighbours; tied ones need float64's.
+        # Nine digits distinguish neighbouring float32s; ties need the digits of float64.
         yield f"{value:.9g}" if size == 1 else repr(value)

@@ -32,9 +32,9 @@ log = logging.getLogger(__name__)
 Tracking = Literal["off", "offline", "online"]
 PROJECT = "claim2source"
 TRAINING_FILE = "wandb.json"
-# A server that takes longer to answer is not waited for.
+# Seconds to wait for a server's answer.
 ANSWER_SECONDS = 4.0
-# Server -> the reason why it cannot be used, empty where it can; checked once a process.
+# Server -> the reason why it cannot be used, "" if it can; checked once per process.
 _failures: dict[str, str] = {}
 
 
@@ -60,18 +60,18 @@ def has_key() -> bool:
 
 
 def require_tracking(tracking: Tracking, option: str = "--wandb") -> None:
-    """Raise `UserError` if W&B is asked for but not possible; call it before the work."""
+    """Raise `UserError` if W&B is requested but not possible; call it before the work."""
     if tracking == "off":
         return
     if importlib.util.find_spec("wandb") is None:
-        raise UserError(f"wandb is not installed: pip install wandb, or {option} off")
+        raise UserError(f"wandb: not installed; run `pip install wandb`, or pass {option} off")
     if tracking == "online" and not has_key():
-        raise UserError(f"wandb: online needs a key (run `wandb login`); or {option} offline")
+        raise UserError(f"wandb: no key; run `wandb login`, or pass {option} offline")
 
 
 @dataclass(frozen=True)
 class TrainingPage:
-    """Name a training's run in W&B, and the project and group that all its evaluations join."""
+    """A training's run in W&B, with the project and group that its evaluations join."""
 
     id: str
     project: str = PROJECT
@@ -89,7 +89,7 @@ class TrainingPage:
 
     @classmethod
     def begin(cls, folder: Path, project: str, name: str | None) -> TrainingPage:
-        """Write the page of a training to its folder; that of a resumed one goes on."""
+        """Write the page of a training to its folder; a resumed training keeps its page."""
         before = cls.read(folder) or cls(uuid.uuid4().hex[:8])
         name, above = name or folder.resolve().name, _page_above(folder.resolve().parent)
         group = (
@@ -112,8 +112,8 @@ def _page_above(folder: Path) -> tuple[Path, TrainingPage] | None:
 class Tracker:
     """Log to a W&B run; a failure is one line on stderr and never stops the work.
 
-    A run that cannot be online, or no longer, goes on offline: `wandb sync` uploads it. Within a
-    training's folder it joins that training's project and group, and is called as both are.
+    If a run cannot be online (any more), it continues offline; `wandb sync` uploads it. In a
+    training's folder it joins that training's project and group, and is named after both.
     """
 
     def __init__(
@@ -132,12 +132,12 @@ class Tracker:
             subpath = folder.resolve().relative_to(above)
             arguments["name"] = str(Path(page.name or above.name, subpath))
             arguments["project"] = page.project
-            # None: as WANDB_RUN_GROUP says.
+            # None: WANDB_RUN_GROUP applies.
             arguments["group"] = page.group or None
         arguments |= {k: v for k, v in (("project", project), ("name", name)) if v is not None}
         self._settings = {**arguments, "dir": folder, **settings}
         self._run: Any = None
-        self._has_hinted = False  # where an offline run lies
+        self._has_hinted = False  # whether the location of an offline run was logged
         if tracking != "off":
             self._start(tracking)
 
@@ -146,12 +146,12 @@ class Tracker:
         self._try_twice(lambda run: run.log(dict(values)))
 
     def define_steps(self, step: str) -> None:
-        """Draw every metric over the metric `step`."""
+        """Use the metric `step` as the x-axis of all metrics."""
         self._try_twice(lambda run: run.define_metric(step))
         self._try_twice(lambda run: run.define_metric("*", step_metric=step, step_sync=True))
 
     def close(self) -> None:
-        """End the run; the rest that is not uploaded within 15 seconds stays in its folder."""
+        """End the run; what is not uploaded within 15 seconds stays in its folder."""
         if self._run is None:
             return
         run, self._run = self._run, None
@@ -161,12 +161,12 @@ class Tracker:
                 offline = printable_line(shlex.quote(str(Path(run.dir).parent)))
                 print(f"wandb: offline; `wandb sync {offline}` uploads it", file=sys.stderr)
         except Exception as error:
-            self._say(error, "the rest that is not uploaded")
+            self._say(error, "the rest")
 
     def _start(self, tracking: Tracking) -> None:
         import wandb
 
-        # Its lines have colours, and some go to stdout.
+        # wandb's own lines have colours, and some go to stdout.
         host = wandb.setup(wandb.Settings(silent=True)).settings.base_url
         if tracking == "online" and host not in _failures:
             _failures[host] = connection_error(host)
@@ -189,7 +189,7 @@ class Tracker:
         return wandb.init(**self._settings, mode=mode, settings=settings)  # type: ignore[arg-type]
 
     def _try_twice(self, work: Callable[[Any], object]) -> None:
-        """Do something with the run; if that fails, once more with an offline one."""
+        """Call a function with the run; if it fails, call it again with an offline run."""
         if self._run is None:
             return
         try:
@@ -212,7 +212,7 @@ class Tracker:
             return
         _failures[wandb.setup().settings.base_url] = _reason(error)
         self._say(error, "the run")
-        self._settings.pop("id", None)  # still taken by the run that failed
+        self._settings.pop("id", None)  # still in use by the failed run
         try:
             self._run = self._start_run("offline")
         except Exception as retry_error:
@@ -232,34 +232,34 @@ def _reason(error: Exception | str) -> str:
 
 
 def connection_error(host: str) -> str:
-    """Explain, within a few seconds, why a W&B server cannot be used; empty if it answers.
+    """Return, within seconds, the reason why a W&B server cannot be used; "" if it answers.
 
     The key is not sent.
     """
     try:
         parts = urlsplit(host)
-        # Without a user's name and password.
+        # Without user name and password.
         address = (parts.hostname or host) + (f":{parts.port}" if parts.port else "")
     except ValueError as error:
         return f"WANDB_BASE_URL: {error}"
-    reasons = [f"{address} gives no answer in {ANSWER_SECONDS:g} seconds"]
+    reasons = [f"{address} did not answer within {ANSWER_SECONDS:g} seconds"]
 
     def ask() -> None:
         body, kind = b'{"query": "{ viewer { id } }"}', {"Content-Type": "application/json"}
         try:
             request = urllib.request.Request(f"{host}/graphql", data=body, headers=kind)
-            # An opener of its own: the shared one keeps the proxies of its first use.
+            # A new opener, because the shared one keeps the proxies of its first use.
             with urllib.request.build_opener().open(request, timeout=ANSWER_SECONDS):
                 reasons[0] = ""
         except urllib.error.HTTPError as error:
-            # What it says of a question without a key does not matter.
-            reasons[0] = f"{address} answers {error.code}" if error.code >= 500 else ""
+            # Its answer to a request without a key does not matter.
+            reasons[0] = f"{address} answered with {error.code}" if error.code >= 500 else ""
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             if not isinstance(reason, TimeoutError):
                 reasons[0] = f"{address}: {getattr(reason, 'strerror', None) or reason}"
 
-    # Looking up a host's name without a network has no time limit of its own.
+    # A host's name look-up without a network has no time limit.
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(ANSWER_SECONDS + 1)

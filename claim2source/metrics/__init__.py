@@ -1,1 +1,1 @@
-"""Compute metrics by claim, and test and bound them by gold paper."""
+"""Compute metrics by claim, with tests and intervals by gold paper."""

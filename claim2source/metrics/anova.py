@@ -16,7 +16,7 @@ _ROUNDING = 1e-10  # relative to the largest score
 
 @dataclass(frozen=True)
 class Effect:
-    """One line of an ANOVA table; `f` and `p` are None if nothing is left as residual."""
+    """One line of an ANOVA table; `f` and `p` are None without a residual."""
 
     squares: float
     freedom: int
@@ -28,8 +28,8 @@ class Effect:
 class TukeyPair:
     """Tukey's HSD of two systems: mean(second) - mean(first), its interval and adjusted p.
 
-    p is read from a table that ends at 0.001 and 0.9. Interval, p and `differs` are None if nothing
-    is left as residual.
+    p comes from a table that ends at 0.001 and 0.9. Interval, p and `differs` are None without a
+    residual.
     """
 
     first: str
@@ -53,13 +53,13 @@ class Anova:
 
 
 def two_way_anova(scores: Mapping[str, np.ndarray]) -> Anova:
-    """Compute the ANOVA of scores [claims] by system, every system having scored every claim.
+    """Compute the ANOVA of scores [claims] by system; every system must score every claim.
 
-    The design is balanced, so the sums of squares are those of row and column means, as
-    statsmodels' `anova_lm` gives for `score ~ C(system) + C(claim)`, at any number of claims.
-    Claims are taken as independent: if several share a gold paper, read the paired tests
-    by paper instead. Without a residual (systems differ by one amount in every claim) there is
-    nothing to test by. Raises ValueError on fewer than two systems or two claims.
+    The design is balanced, so the sums of squares are those of row and column means, as in
+    statsmodels' `anova_lm` for `score ~ C(system) + C(claim)`, for any number of claims. Claims
+    are treated as independent: if several share a gold paper, use the paired tests by paper
+    instead. Without a residual (systems differ by a constant in every claim) there is no test.
+    Raises ValueError for fewer than two systems or two claims.
     """
     from scipy import stats
 
@@ -73,7 +73,7 @@ def two_way_anova(scores: Mapping[str, np.ndarray]) -> Anova:
     left = values - means[:, None] - topics[None, :] + grand
     freedom = (systems - 1) * (claims - 1)
     squares = float((left**2).sum())
-    # Rounding leaves a residual of the last digits.
+    # Rounding leaves a tiny residual.
     has_residual = bool(np.abs(left).max() > _ROUNDING * np.abs(values).max())
 
     def effect(between: np.ndarray, size: int) -> Effect:
@@ -94,7 +94,7 @@ def two_way_anova(scores: Mapping[str, np.ndarray]) -> Anova:
 def _tukey(
     names: tuple[str, ...], means: np.ndarray, error: float | None, claims: int, freedom: int
 ) -> list[TukeyPair]:
-    """Compare every two systems; `error` is the residual's mean square, None without one."""
+    """Compare all pairs of systems; `error` is the residual's mean square, None without one."""
     from statsmodels.stats.libqsturng import psturng, qsturng
 
     pairs = list(combinations(range(len(names)), 2))
@@ -108,7 +108,7 @@ def _tukey(
     unit = float(np.sqrt(error / claims))
     reach = float(qsturng(1 - ALPHA, len(names), freedom)) * unit
     q = np.abs(differences) / unit
-    # The table is slow to read: each distinct hundredth of q once, and nothing beyond its end.
+    # The table is slow: look up each distinct hundredth of q once, and nothing beyond its end.
     distinct, index = np.unique(np.minimum(np.round(q, 2), 50.0), return_inverse=True)
     p_values = np.atleast_1d(psturng(distinct, len(names), freedom))[index]
     for (i, j), difference, p in zip(
@@ -144,7 +144,7 @@ def anova_parts(anova: Anova) -> list[Part]:
         differs = words[pair.differs]
         pairs.append([title, pair.difference, pair.low, pair.high, pair.p, differs])
     return [
-        "Two-way ANOVA over systems and claims (claims taken as independent):",
+        "Two-way ANOVA over systems and claims (claims treated as independent):",
         TextTable(["factor", "squares", "df", "F", "p"], rows),
         f"Tukey's HSD at {ALPHA:g}:",
         TextTable(["pair", "difference", "low", "high", "p", "differs"], pairs),

@@ -35,9 +35,9 @@ _COLUMNS = "mean,difference,low,high,p,p (Holm),t-test p,win/tie/loss,verdict".s
 
 @dataclass(frozen=True)
 class Family:
-    """Declare tests that are corrected together, as pairs (system, baseline).
+    """Tests that are corrected together, as pairs (system, baseline).
 
-    Raises ValueError if there is no pair, a pair twice, or a system against itself.
+    Raises ValueError if there is no pair, a repeated pair, or a system against itself.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Family:
 
     def __post_init__(self) -> None:
         if not self.pairs or len(set(self.pairs)) != len(self.pairs):
-            raise ValueError(f"family {self.name}: needs one or more pairs, each once")
+            raise ValueError(f"family {self.name}: needs one or more distinct pairs")
         repeated = [system for system, baseline in self.pairs if system == baseline]
         if repeated:
             raise ValueError(f"family {self.name}: {repeated[0]} is compared with itself")
@@ -56,8 +56,8 @@ class Family:
 
 
 def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Adjust p-values by Holm's method, in the order given."""
-    # statsmodels' own collects garbage at every call, which costs more than all the tests.
+    """Adjust p-values by Holm's method, in their original order."""
+    # statsmodels' function collects garbage at every call, which is slower than all the tests.
     values = np.asarray(p_values, np.float64)
     order = np.argsort(values)
     adjusted = np.empty(len(values))
@@ -73,9 +73,9 @@ def score_intervals(
     repeats: int = 10_000,
     seed: int = 0,
 ) -> Intervals:
-    """Bound metrics by language, and their macro averages, by 95 % bootstrap intervals.
+    """Compute 95 % bootstrap intervals of metrics by language, and of their macro averages.
 
-    Gold papers are drawn, not claims; systems of one data set meet the same draws.
+    Gold papers are drawn, not claims; all systems of a data set have the same draws.
     """
     claims = scores.claim_ids
     values = np.stack([scores[metric] for metric in metrics])
@@ -109,8 +109,8 @@ def compare_families(
 ) -> list[FamilyResult]:
     """Test every family on the macro average and in each language; with `micro`, over all claims.
 
-    `scores` are [claims] by system. Each language is a family of its own: Holm is within it.
-    One language alone is tested once.
+    `scores` are [claims] by system. Each language is a separate family for Holm's correction. A
+    single language is tested once.
     """
     groups = gold_groups(dataset.qrels, claims)
     masks = language_masks(dataset.claims, claims)
@@ -147,10 +147,10 @@ def compare_family(
 ) -> FamilyResult:
     """Test every system of a family against its baseline; `scores` are [claims] by system.
 
-    `groups` are the claims' gold papers (`gold_groups`); with `strata` (languages) the means
-    are macro averages. `repeats` are the draws of the bootstrap, and the permutations, which are
-    raised if they could not show a difference after Holm (`enough_repeats`). Raises ValueError
-    on a system without scores.
+    `groups` are the claims' gold papers (`gold_groups`); with `strata` (languages) the means are
+    macro averages. `repeats` is the number of bootstrap draws and of permutations; the latter is
+    raised if no difference could be significant after Holm (`enough_repeats`). Raises ValueError
+    for a system without scores.
     """
     pairs = family.pairs
     absent: list[str] = []
@@ -169,11 +169,11 @@ def compare_family(
     intervals = bootstrap_intervals(differences, groups, strata, repeats, seed, 1 - alpha)
     t, t_p = clustered_t_test(differences, groups, strata)
     adjusted = holm(tests.p_values)
-    # A t-test that says nothing still is one of the family's.
+    # A t-test without a result still belongs to the family.
     t_known = np.nan_to_num(t_p, nan=1.0)
     t_adjusted = np.where(np.isnan(t_p), np.nan, holm(t_known))
     weights = claim_weights(strata, values.shape[1])
-    # With so few papers that differ that no permutation is rare enough, the verdict is open.
+    # If too few papers differ, no permutation is rare enough, and the verdict is open.
     reachable = tests.least_p * len(pairs) <= alpha
     wins = (differences > _TOLERANCE).sum(axis=1)
     losses = (differences < -_TOLERANCE).sum(axis=1)
@@ -247,7 +247,7 @@ def family_table(result: FamilyResult) -> TextTable:
 
 
 def family_note(result: FamilyResult) -> str:
-    """State how the numbers of a family's table were computed."""
+    """Describe how the numbers in a family's table were computed."""
     tests = len(result.comparisons)
     return (
         f"Differences with {100 * (1 - result.alpha):g} % bootstrap intervals of {result.draws} "
@@ -258,7 +258,7 @@ def family_note(result: FamilyResult) -> str:
 
 
 def tests_parts(results: Iterable[FamilyResult], metric: str) -> list[Part]:
-    """Describe families of tests: a heading, a table and a note of each."""
+    """Render families of tests: a heading, a table and a note for each."""
     parts: list[Part] = []
     for result in results:
         baselines = {c.baseline for c in result.comparisons}

@@ -56,9 +56,9 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Count the claims with a gold, those of them without a prediction, and unjudged ones.
+    """Numbers of claims with a gold, of those without a prediction, and of unjudged ones.
 
-    `missing` claims have a gold but no prediction (they score 0); `ignored` ones are in the run
+    `missing` claims have a gold but no prediction (they score 0); `ignored` claims are in the run
     but have no gold.
     """
 
@@ -68,14 +68,14 @@ class Coverage:
 
 
 def judged_claims(qrels: Qrels) -> tuple[str, ...]:
-    """List the claims with at least one gold, in file order: those a mean is over."""
+    """List the claims with at least one gold, in file order; means are over these."""
     return tuple(claim for claim in qrels.claim_ids if qrels.golds(claim))
 
 
 def coverage(run: Run, qrels: Qrels, name: str = "run") -> Coverage:
-    """Count the claims of a run and of judgements that the other lacks.
+    """Count the claims that only the run or only the judgements have.
 
-    Raises `UserError`, with an id of each, when they have no claim in common.
+    Raises `UserError`, with an id of each, if they have no claim in common.
     """
     judged = judged_claims(qrels)
     shared = set(judged).intersection(run.claim_ids)
@@ -102,7 +102,7 @@ def _ranked_claims(run: Run) -> set[str]:
 def cutoff(metric: str) -> int | None:
     """Return the k of a metric's name, None for `map`.
 
-    Raises `ConfigError` on an unknown name.
+    Raises `ConfigError` for an unknown name.
     """
     match = re.fullmatch(r"(mrr|recall|hit|p|ndcg|map)@([1-9][0-9]{0,6})", metric)
     if match and int(match[2]) <= _DEEPEST:
@@ -117,9 +117,9 @@ def depth_notes(
     metrics: Sequence[str],
     sources: int | None = None,
 ) -> list[str]:
-    """List metrics that look deeper than the longest list of a run; `sources` are in the pool.
+    """Note metrics with a cutoff beyond the longest list of a run; `sources` is the pool's size.
 
-    Their numbers are those of the lists, as if nothing came after.
+    Such metrics are computed as if there were no sources after the lists.
     """
     deep: dict[tuple[int, tuple[str, ...]], list[str]] = {}
     for name, run in runs.items():
@@ -150,9 +150,9 @@ def evaluate(
 ) -> Scores:
     """Score every judged claim; one without predictions gets 0.
 
-    Metrics are `mrr@k`, `recall@k`, `hit@k` (is a gold among the first k), `p@k`, `ndcg@k`,
-    `map`, `map@k`. `claim_ids` restricts and orders the claims. Raises `ConfigError` on an
-    unknown metric, ValueError on a claim without a gold, `UserError` when there are no claims.
+    Metrics are `mrr@k`, `recall@k`, `hit@k` (whether a gold is among the first k), `p@k`,
+    `ndcg@k`, `map`, `map@k`. `claim_ids` restricts and orders the claims. Raises `ConfigError` for
+    an unknown metric, ValueError for a claim without a gold, and `UserError` without claims.
     """
     if not metrics:
         raise ConfigError("metrics", list(metrics), f"at least one of {ALLOWED}")
@@ -224,28 +224,28 @@ def _claims_to_score(qrels: Qrels, claim_ids: Sequence[str] | None) -> tuple[str
 
 
 def missing_notes(runs: Mapping[str, Run], qrels: Qrels) -> list[str]:
-    """Note the runs that lack claims with a gold: these count as 0."""
+    """Note the runs without results for claims with a gold, which score 0."""
     judged = judged_claims(qrels)
     notes: list[str] = []
     for name, run in runs.items():
         missing = len(set(judged) - _ranked_claims(run))
         if missing:
             notes.append(
-                f"{name}: ranks nothing for {missing} of the {len(judged)} claims with a gold, "
+                f"{name}: no results for {missing} of the {len(judged)} claims with a gold, "
                 "which count as 0."
             )
     return notes
 
 
 def without_themselves(runs: Mapping[str, Run], qrels: Qrels) -> tuple[dict[str, Run], list[str]]:
-    """Remove claims that are ranked for themselves from runs, and note them."""
+    """Remove sources with their claim's id from runs, and note them."""
     cleaned: dict[str, Run] = {}
     notes = []
     for name, run in runs.items():
         cleaned[name], count = run.without_themselves(qrels)
         if count:
             notes.append(
-                f"{name}: {count} claims rank a source of their own id, which is left out, as in "
+                f"{name}: {count} claims rank a source of their own id, which is removed, as in "
                 "BEIR."
             )
     return cleaned, notes
@@ -274,7 +274,7 @@ def language_masks(claims: Sequence[Claim], claim_ids: Sequence[str]) -> dict[st
 
 
 def language_strata(claims: Sequence[Claim], claim_ids: Sequence[str]) -> np.ndarray:
-    """Number each claim's language, [claims] int64: strata for the macro average."""
+    """Return each claim's language as a number, [claims] int64: strata for the macro average."""
     strata = np.zeros(len(claim_ids), dtype=np.int64)
     masks = language_masks(claims, claim_ids)
     for number, mask in enumerate(masks.values()):
@@ -289,7 +289,7 @@ def language_table(
 ) -> dict[str, dict[str, float]]:
     """Average scores by language: language -> metric -> mean, and the claims as "queries".
 
-    `among` [claims] bool restricts the claims; a language without any is left out.
+    `among` [claims] bool restricts the claims; languages without claims are omitted.
     """
     table: dict[str, dict[str, float]] = {}
     for lang, mask in language_masks(claims, scores.claim_ids).items():
@@ -313,15 +313,15 @@ def score_languages(
 ) -> dict[str, dict[str, float]]:
     """Return language -> metric -> mean over its judged claims, and their number as "queries".
 
-    Judgements of claims that are not among `claims` are left out, as are claims without a
-    gold. Raises as `evaluate` does.
+    Judgements of other claims than `claims` are ignored, and so are claims without a gold. Raises
+    the errors of `evaluate`.
     """
     judged = [claim.id for claim in claims if qrels.golds(claim.id)]
     return language_table(evaluate(run, qrels, metrics, judged), claims)
 
 
 def twins_in(run: Run, dataset: Dataset) -> Twins | None:
-    """Count the golds that tie with a source of the same text; None if no gold has one."""
+    """Count the golds that tie with a twin, a source with the same text; None without twins."""
     first = dataset.twins
     judged = judged_claims(dataset.qrels)
     ranked = {claim: run.scored(claim) for claim in run.claim_ids}
@@ -353,7 +353,7 @@ def _is_tied(
     scored: Mapping[str, float],
     first: Mapping[str, str],
 ) -> bool:
-    """Whether another source of the gold's text has the gold's score."""
+    """Whether another source with the gold's text has the gold's score."""
     for source, score in scored.items():
         is_twin = source != gold and first.get(source) == first[gold]
         if is_twin and score == scored.get(gold):
@@ -366,7 +366,7 @@ def _reciprocal_rank(
     scored: Mapping[str, float],
     first: Mapping[str, str],
 ) -> float:
-    """Return the reciprocal of the first gold's rank within five, twins counted as one source."""
+    """Return the reciprocal rank of the first gold within five, with twins as one source."""
     order = dict.fromkeys(first.get(source, source) for source in scored)
     for rank, source in enumerate(order, 1):
         if rank > _MAIN_DEPTH:
@@ -377,7 +377,7 @@ def _reciprocal_rank(
 
 
 def macro(by_language: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Average every metric over languages; "queries" is their sum."""
+    """Average every metric over languages; "queries" is summed."""
     if not by_language:
         raise ValueError("no languages to average over")
     rows = list(by_language.values())

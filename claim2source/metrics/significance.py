@@ -1,7 +1,7 @@
-"""Test differences and bound means by resampling gold papers, not claims.
+"""Test differences, and compute intervals of means, by resampling gold papers, not claims.
 
 Claims about one paper are not independent: a system that finds the paper gets all of them right.
-So signs are flipped, and samples drawn, by group of claims. Many systems are tested at once: the
+So signs are flipped, and samples drawn, by group of claims. Many systems are tested together: the
 flips and draws are made once and applied to all systems in one matrix product.
 
 `strata` (a number per claim, its language) turns every mean into the macro average, the mean of
@@ -23,7 +23,7 @@ _SHAPES = "scores and groups must be arrays [claims] of one length, not empty"
 
 @dataclass(frozen=True, slots=True)
 class PairedTest:
-    """Paired randomisation test: mean(a) - mean(b), two-sided p, and how it was made."""
+    """Paired randomisation test: mean(a) - mean(b), two-sided p, and the test's settings."""
 
     difference: float
     p_value: float
@@ -35,8 +35,8 @@ class PairedTest:
 class PairedTests:
     """Paired randomisation tests of many differences by the same flips.
 
-    `differences`, `p_values` and `least_p` are [systems] float64. `least_p` is the smallest p
-    possible: the larger of 1 / (repeats + 1) and 2 / 2^n for n groups that differ at all.
+    `differences`, `p_values` and `least_p` are [systems] float64. `least_p` is the smallest
+    possible p: the larger of 1 / (repeats + 1) and 2 / 2^n, if n groups differ at all.
     """
 
     differences: np.ndarray
@@ -62,9 +62,9 @@ def paired_randomisation(
 ) -> PairedTest:
     """Test per-claim scores `a` and `b`, [claims] each, by two-sided paired randomisation.
 
-    Each repeat swaps a and b in every group (`gold_groups`) or not, at even odds; the
-    statistic is the mean difference over claims. p = (count of |statistic| >= |observed|
-    + 1) / (repeats + 1). Raises ValueError on arrays of other shapes or values not finite.
+    Each repeat swaps a and b in every group (`gold_groups`) with probability 1/2; the statistic is
+    the mean difference over claims. p = (count of |statistic| >= |observed| + 1) / (repeats + 1).
+    Raises ValueError for arrays of other shapes or values that are not finite.
     """
     first = np.asarray(a, np.float64)
     second = np.asarray(b, np.float64)
@@ -84,9 +84,9 @@ def paired_randomisations(
     repeats: int = 10_000,
     seed: int = 0,
 ) -> PairedTests:
-    """Test `differences` [systems, claims] of many systems by the same flips.
+    """Test `differences` [systems, claims] of many systems with the same flips.
 
-    Each p is what `paired_randomisation` gives for that system; raises ValueError as it does.
+    Each p equals that of `paired_randomisation` for the system; raises ValueError as it does.
     """
     values = np.asarray(differences, np.float64)
     index, size = numbered_groups(values, groups, repeats)
@@ -95,7 +95,7 @@ def paired_randomisations(
     observed = sums.sum(axis=1)
     rounding = TIE * np.abs(sums).sum(axis=1)
     threshold = np.abs(observed) - rounding
-    # A group without a difference weighs nothing whatever its sign.
+    # A group without a difference contributes nothing, whatever its sign.
     differs = sums != 0
     flipped = np.ascontiguousarray(sums[:, differs.any(axis=0)].T)
     rng = np.random.default_rng(seed)
@@ -118,10 +118,10 @@ def paired_randomisations(
 
 
 def enough_repeats(tests: int, alpha: float = 0.05) -> int:
-    """Return the repeats with which the smallest of `tests` p-values can survive Holm.
+    """Return the number of repeats with which the smallest of `tests` p-values can survive Holm.
 
-    Holm multiplies the smallest p by the number of tests, so 1 / (repeats + 1) must stay below
-    alpha / tests. Ten times as many are taken: a p at that border is then a count of ten.
+    Holm multiplies the smallest p by the number of tests, so 1 / (repeats + 1) must be below
+    alpha / tests. The result is ten times as large, so that a p at that border is a count of ten.
     """
     return math.ceil(round(10 * max(tests, 1) / alpha, 6)) - 1
 
@@ -133,10 +133,9 @@ def clustered_t_test(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return t and two-sided p, [systems] each, of mean differences clustered by group.
 
-    With one claim per group this is the paired t-test; else its cluster-robust form, with
-    groups - 1 degrees of freedom. Both are NaN without a spread to compare the mean with: if a
-    stratum (without strata: the claims) has a single group, or all differences of each stratum
-    are equal.
+    With one claim per group this is the paired t-test, otherwise its cluster-robust form, with
+    groups - 1 degrees of freedom. Both are NaN without a variance: if a stratum (without strata:
+    the claims) has a single group, or all differences within each stratum are equal.
     """
     from scipy import stats
 
@@ -154,7 +153,7 @@ def clustered_t_test(
     errors = group_sums(residuals * weights, index, size)
     squares = (errors**2).sum(axis=1)
     spread = np.sqrt(size / (size - 1) * squares)
-    # Rounding leaves a constant difference a spread of its last digits.
+    # Because of rounding, a constant difference has a tiny variance.
     largest = np.abs(values).max(axis=1)
     has_spread = spread > TIE * largest
     t = np.divide(means.mean(axis=1), spread, out=unknown, where=has_spread)
@@ -169,8 +168,8 @@ def standard_errors(
 ) -> np.ndarray:
     """Return standard errors [systems] of weighted sums of `differences`, by group.
 
-    They are the standard deviations of the sums when every group's sign is flipped at random, as
-    in `paired_randomisation`: a single group never makes a difference of more than one. Raises
+    These are the standard deviations of the sums if every group's sign is flipped at random, as in
+    `paired_randomisation`: a single group never makes a difference of more than one. Raises
     ValueError as it does.
     """
     values = np.asarray(differences, np.float64)
@@ -188,12 +187,12 @@ def bootstrap_intervals(
     seed: int = 0,
     level: float = 0.95,
 ) -> np.ndarray:
-    """Bound the means of `values` [systems, claims] by percentile intervals, [systems, 2].
+    """Compute percentile intervals [systems, 2] of the means of `values` [systems, claims].
 
     Each repeat draws as many groups as there are, with replacement, for all systems; its mean is
-    the sum over the drawn claims divided by their number. A stratum without a drawn claim is left
-    out of that draw's average. Raises ValueError as `paired_randomisation` does, and on a level
-    outside (0, 1).
+    the sum over the drawn claims divided by their number. A stratum without a drawn claim is
+    omitted from that draw's average. Raises ValueError as `paired_randomisation` does, and for a
+    level outside (0, 1).
     """
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1, got {level}")
@@ -229,9 +228,9 @@ def draw_groups(
     seed: int,
     width: int,
 ) -> Iterator[np.ndarray]:
-    """Draw as many of `size` groups as there are, with replacement: [rows, size] times float64.
+    """Draw `size` of `size` groups with replacement; yield counts, [rows, size] float64.
 
-    The repeats come in chunks that let `width` doubles be held for each of them.
+    The repeats are chunked such that `width` doubles fit for each of them.
     """
     rng = np.random.default_rng(seed)
     for rows in chunks(repeats, width):

@@ -16,7 +16,7 @@ def macro_f1(
 ) -> float:
     """Average the F1 of the labels that occur, as the task's scorer does.
 
-    A right label that is not `evidenced` is a false positive of it, and not counted as missed.
+    A correct label that is not `evidenced` is a false positive of that label, not a false negative.
     """
     if evidenced is None:
         evidenced = [True] * len(actual)
@@ -30,7 +30,7 @@ def weighted_macro_f1(
     evidenced: Sequence[bool],
     times: np.ndarray,
 ) -> np.ndarray:
-    """Compute the macro-F1 of rumours, each so many `times` [draws, rumours]; [draws]."""
+    """Compute the macro-F1 [draws] of rumours that are repeated `times` [draws, rumours]."""
     gold = np.array(actual, dtype=object)
     predicted = np.array(verdicts, dtype=object)
     total = np.zeros(len(times))

@@ -1,4 +1,4 @@
-"""Render records as text; nothing here knows a model."""
+"""Render records as text, independently of any model."""
 
 from claim2source.text.views import ClaimForm as ClaimForm
 from claim2source.text.views import Rendering as Rendering

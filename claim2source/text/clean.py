@@ -11,7 +11,7 @@ from claim2source.core.errors import UserError
 from claim2source.core.progress import track
 
 LINK = re.compile(r"(?:https?://|www\.|pic\.twitter\.com/)\S+")
-# Pictographs, flags, arrows and dingbats, with what joins and colours them.
+# Pictographs, flags, arrows and dingbats, with their joiners and colours.
 EMOJI = re.compile(
     "[\u2190-\u21ff\u2300-\u23ff\u2460-\u27bf\u2900-\u297f\u2b00-\u2bff\ufe0e\ufe0f\u200d\u20e3"
     "\U0001f000-\U0001faff\U000e0020-\U000e007f]+"
@@ -21,22 +21,22 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[^\W_a-zß-ÿ]|[\"'“(\[])")
 _HASH = re.compile(r"[#\uff03](?=\w)")
 
 
-# Characters without width: spaces, joiners, marks of direction and of a file's start.
+# Characters without width: spaces, joiners, direction marks and byte order marks.
 INVISIBLE = "\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff"
 SOFT_HYPHEN = "\u00ad"
 _INVISIBLE = re.compile(f"[{INVISIBLE}]+")
-# Between digits, or a letter and a digit, it stands for a hyphen.
+# A soft hyphen between digits, or a letter and a digit, means a hyphen.
 _SOFT_HYPHEN = re.compile(rf"(?<=[^\W\d_]){SOFT_HYPHEN}+(?=[^\W\d_])")
 _UNSEEN = re.compile(f"[{INVISIBLE}{SOFT_HYPHEN}]")
 
 
 def has_unseen(text: str) -> bool:
-    """Whether a text holds soft hyphens or characters without width."""
+    """Whether a text contains soft hyphens or characters without width."""
     return not text.isascii() and _UNSEEN.search(text) is not None
 
 
 def without_unseen(text: str) -> str:
-    """Remove soft hyphens within words, and characters without width.
+    """Remove soft hyphens in words, and characters without width.
 
     Example:
         >>> without_unseen("vac\\u00adcine\\u200b-19")
@@ -48,9 +48,9 @@ def without_unseen(text: str) -> str:
 
 
 def clean_post(text: str) -> str:
-    """Remove links, handles, emojis and the sign of hashtags, whose words stay.
+    """Remove links, handles, emojis and the hash signs of hashtags, but keep their words.
 
-    ADMA 2023 paper, section 4.1; links are not in its posts at all (section 3.1).
+    ADMA 2023 paper, section 4.1; its posts have no links (section 3.1).
 
     Example:
         >>> clean_post("@WHO says masks work \\U0001f637 #COVID19 https://t.co/a")
@@ -71,9 +71,9 @@ def tweet_fields(
 ) -> tuple[str, tuple[str, ...]]:
     """Return a tweet's text without addresses and emojis, and its hashtags without #.
 
-    With `keep_words` the words of a tag also stay in the text, `_` parting them; words of fewer
-    than `shortest` characters leave it. Texts must be in NFKC, and Arabic ones have gone through
-    `normalise_arabic`: accents apart and vowel signs end words here.
+    With `keep_words` the words of a tag, separated at `_`, also stay in the text; words of fewer
+    than `shortest` characters are removed. Texts must be in NFKC, and Arabic texts must be
+    normalised by `normalise_arabic`, because separate accents and vowel signs end words here.
     """
     without_links = LINK.sub(" ", tweet)
     cleaned = EMOJI.sub(" ", without_links)
@@ -91,7 +91,7 @@ def tweet_fields(
     return " ".join(text.split()), hashtags
 
 
-# Vowel signs and other marks above and below letters, and the stroke that widens a word.
+# Vowel signs and other marks above and below letters, and the tatweel that widens a word.
 _MARKS = re.compile(
     "[\u0610-\u061a\u0640\u064b-\u065f\u0670\u06d6-\u06dc\u06df-\u06e8\u06ea-\u06ed]"
 )
@@ -114,16 +114,17 @@ _WORDS = """
 
 
 def split_sentences(abstract: str) -> list[str]:
-    """Split an abstract if a sentence ends and a capital, a digit or a bracket follows."""
+    """Split an abstract at ends of sentences before a capital, a digit or a bracket."""
     line = " ".join(abstract.split())
     return [text for text in _SENTENCE_END.split(line) if text]
 
 
-# Shorter ones are headings and pieces of citations.
+# Shorter sentences are headings and parts of citations.
 _FEWEST_WORDS = 3
-# In shorter abstracts every sentence may be one.
+# In shorter abstracts every sentence may be a finding.
 _SHORTEST = 4
-# From here on most sentences are findings, and from there on those with a result's sign.
+# From the first share of an abstract on most sentences are findings, from the second those with a
+# sign of a result.
 _LATER, _EARLIER = 0.5, 0.25
 _SIGNS = re.compile(
     r"\d ?%|\bp ?[<=>]|\bCI\b|\b(?:found|show(?:ed|s|n)?|observed|reveal(?:ed|s)|demonstrated?"
@@ -137,8 +138,8 @@ _NUMBER = re.compile(r"(?<![\w.,])\d+(?:[.,]\d+)*")
 def findings(sentences: Sequence[str]) -> list[int]:
     """List the positions of an abstract's findings; of all sentences if there are none.
 
-    They stand in its later half or show a result: 92 % of them are results or conclusions, and
-    92 % of these are among them, in structured abstracts (`tests/text/test_findings.py`).
+    Findings are in its later half or show a result. In structured abstracts, 92 % of them are
+    results or conclusions, and 92 % of these are found (`tests/text/test_findings.py`).
     """
     everything = list(range(len(sentences)))
     long = [i for i in everything if len(sentences[i].split()) >= _FEWEST_WORDS]
@@ -155,9 +156,9 @@ def findings(sentences: Sequence[str]) -> list[int]:
 
 
 def keep_numbers(text: str, sentences: Sequence[str], positions: Sequence[int]) -> list[int]:
-    """Keep, of these positions, sentences that hold most of the text's numbers; all, if none does.
+    """Keep those of these sentences that share most numbers with a text; all if none shares any.
 
-    A decimal comma is a point. Single digits say nothing: they are in every abstract.
+    A decimal comma equals a point. Single digits are ignored, because every abstract has some.
     """
     numbers = _numbers(text)
     shared: dict[int, int] = {}
@@ -176,10 +177,10 @@ def _numbers(text: str) -> set[str]:
 
 
 def normalise_arabic(text: str) -> str:
-    """Remove vowel signs and tatweel, write every alef as a plain one and digits as 0 to 9.
+    """Remove vowel signs and tatweel, and write every alef as a plain one and digits as 0 to 9.
 
-    Of the normalisations of Lucene's Arabic analyser these are what Snowball's stemmer does not
-    do, or does only after a text was cut into words.
+    These are the normalisations of Lucene's Arabic analyser that Snowball's stemmer does not do,
+    or does only after a text was split into words.
     """
     return _MARKS.sub("", text).translate(_LETTERS)
 
@@ -189,16 +190,16 @@ STOP_WORDS = frozenset(normalise_arabic(word) for word in _WORDS.split())
 
 SPACY_MODEL = "en_core_web_sm"
 _LEMMA = "token.lemma"
-# What lemmas do not need is not computed.
+# Components that lemmas do not need are not loaded.
 _UNUSED = ("parser", "ner", "senter", "entity_ruler", "entity_linker")
 
 
 def lemma_texts(texts: Sequence[str], model: str = SPACY_MODEL) -> list[str]:
     """Reduce texts to the lemmas of their content words, lower case, between spaces.
 
-    As the ADMA 2023 paper's released script: commas are removed, then stop words and tokens that
-    are not letters and digits alone, so that handles, emojis and hash signs go too. Raises
-    `UserError` if spaCy or its pipeline is missing.
+    Like the ADMA 2023 paper's released script, remove commas, then stop words and tokens with other
+    characters than letters and digits, such as handles, emojis and hash signs. Raises `UserError`
+    if spaCy or its pipeline is missing.
     """
     pipeline = load_pipeline(model)
     unused = [name for name in _UNUSED if name in pipeline.pipe_names]
@@ -212,7 +213,7 @@ def lemma_texts(texts: Sequence[str], model: str = SPACY_MODEL) -> list[str]:
 
 
 def pipeline_identity(model: str = SPACY_MODEL) -> dict[str, str]:
-    """Describe spaCy and a pipeline, for the key of their lemmas. Raises as `lemma_texts`."""
+    """Identify spaCy and a pipeline, for the key of their lemmas. Raises as `lemma_texts`."""
     meta = load_pipeline(model).meta
     return {
         "spacy": str(meta.get("spacy_version", "")),
@@ -224,7 +225,7 @@ def pipeline_identity(model: str = SPACY_MODEL) -> dict[str, str]:
 def load_pipeline(model: str) -> Any:
     """Load a spaCy pipeline by its package's name, or from a folder.
 
-    Raises `UserError` if spaCy or the pipeline is missing, or no part of it gives lemmas.
+    Raises `UserError` if spaCy or the pipeline is missing, or has no lemmatizer.
     """
     try:
         import spacy
@@ -234,11 +235,9 @@ def load_pipeline(model: str) -> Any:
         pipeline = spacy.load(model)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
-        advice = f"python -m spacy download {model}, or name the folder of a pipeline"
-        raise UserError(
-            f"spaCy has no pipeline {model!r} here: {advice} ({reason[:120]})"
-        ) from None
+        advice = f"run `python -m spacy download {model}`, or pass the folder of a pipeline"
+        raise UserError(f"spaCy has no pipeline {model!r}: {advice} ({reason[:120]})") from None
     for name in pipeline.pipe_names:
         if _LEMMA in pipeline.get_pipe_meta(name).assigns:
             return pipeline
-    raise UserError(f"spaCy's pipeline {model!r} has no part that gives lemmas")
+    raise UserError(f"spaCy's pipeline {model!r} has no lemmatizer")

@@ -1,7 +1,7 @@
-"""Break up control tokens of chat templates in foreign texts; take a reply out of its thoughts.
+"""Break up control tokens of chat templates in foreign texts; remove reasoning from replies.
 
-A server reads `<|im_end|>` in a post as if the template had written it. What a model thinks, and
-the tokens around its turn, are not part of what it says. Every scan here is linear.
+A server treats `<|im_end|>` in a post as if the template had written it. A model's reasoning, and
+the tokens around its turn, are not part of its reply. All scans here are linear.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _BRACKETS = (
     r"|UNK|SEP|CLS|MASK|UNUSED_TOKEN_\d+|(?:BEGIN|END) FINAL RESPONSE"
     r"|(?:start|end)_header_id|extra_id_\d+"
 )
-# Parts a name as <start_think>, <endofthink> or <think_end>.
+# Names such as <start_think>, <endofthink> or <think_end>.
 _AROUND = re.compile(r"(?:(start|begin|end)(?:_?of)?_?)?(.+?)(?:_(start|begin|end))?")
-# Qwen, Llama, Gemma, Mistral, DeepSeek, Kimi, GLM, MiniMax, Seed, Cohere, gpt-oss: what begins a
-# token is parted from its rest, and so is its end.
+# Qwen, Llama, Gemma, Mistral, DeepSeek, Kimi, GLM, MiniMax, Seed, Cohere, gpt-oss: the beginning
+# and the end of a token are separated from its rest.
 _CONTROL = re.compile(
     rf"<(?=[|｜]|/?(?:{_NAMES}|{_THOUGHTS})\s?/?>|</?SYS>>)|(?<=[|｜])(?=>)|\[(?=\|\w{{1,20}}\|\])"
     rf"|◁(?=/?\w{{1,20}}▷)|\[(?=/?INST\])|(?-i:\[(?=/?(?:{_BRACKETS})\]))"
@@ -39,7 +39,7 @@ _CONTROL = re.compile(
     re.IGNORECASE,
 )
 
-# What opens or closes a thought, of whatever model.
+# Marks that open or close a model's reasoning.
 _MARK = re.compile(
     rf"[<◁]\s?(?P<end>/?)\s?[|｜]?(?P<end_c>/?)(?P<name>{_THOUGHTS})[|｜]?"
     r"(?:\s|\s\w{1,20}=[^<>]{1,60})?(?P<empty>/?)[>▷]"
@@ -53,8 +53,8 @@ _MARK = re.compile(
     r"|(?P<channel><\|channel>)|(?P<end_channel><channel\|>)",
     re.IGNORECASE,
 )
-# Thoughts without marks of their own: how a reply with some begins, and what ends the last one.
-# Harmony, the same if a server leaves control tokens out, Gemma, Granite and Apriel.
+# Reasoning without marks: the beginning of such a reply, and the end of the last thought. Harmony,
+# also if a server removes control tokens, Gemma, Granite and Apriel.
 _WITHOUT_TEXT = tuple(
     (re.compile(rf"\s*+{begins}"), re.compile(ends))
     for begins, ends in (
@@ -72,7 +72,7 @@ _WITHOUT_TEXT = tuple(
         (r"Here are my reasoning steps:", r"\[BEGIN FINAL RESPONSE\]"),
     )
 )
-# What a template writes around a turn. A tool's call is not part of the text.
+# Tokens of a template around a turn. A tool call is not part of the text.
 _TOKEN = (
     r"(?:<[|｜][^\s<>|｜]{0,60}[|｜]?>|<[^\s<>|｜]{1,60}[|｜]>|\[\|\w{1,20}\|\]"
     r"|</?(?i:s|(?:\w{1,20}:)?(?:bos|eos|pad|eod)|unk|sop|eop|eoa|im_(?:start|end)|turn|_end"
@@ -87,11 +87,11 @@ _BEGINS = re.compile(
     r"start|begin|bos|<s>|sop|gMASK|assistant|chatbot|header|turn|response|message|content|~b",
     re.IGNORECASE,
 )
-# What some models write around all that they say.
+# Tokens that some models write around their entire reply.
 _ANSWER = re.compile(r"<((?:final_)?answer|response|output|solution)>")
-# How a reply begins that has a final part alone.
+# The beginning of a reply that has only a final part.
 _LEAD = re.compile(r"\A\s*(?:<\|channel\|>)?(?:assistant)?final(?=[A-Z{<])")
-# Quotes around what a text only speaks of; so many quoted marks of a text are seen, so far apart.
+# Quotes around a mentioned mark; limits on the number of quoted marks, and their distance.
 _QUOTES = (
     *(('"', '"'), ("'", "'"), ("`", "`"), ("“", "”")),
     *(("„", "“"), ("„", "”"), ("«", "»"), ("‘", "’")),
@@ -108,10 +108,10 @@ def escape_control_tokens(text: str) -> str:
 
 
 def strip_reasoning(text: str) -> str:
-    """Remove a model's thoughts; nothing is left if a thought does not end.
+    """Remove a model's reasoning; nothing is left if it does not end.
 
-    A template may have opened the thought: what comes before the end of one is left out, too.
-    A mark that the text only quotes begins and ends no thought.
+    Text before the end of a thought is removed too, because a template may have opened the thought.
+    A mark that the text only quotes neither begins nor ends a thought.
     """
     for begins, end in _WITHOUT_TEXT:
         if begins.match(text):
@@ -130,7 +130,7 @@ def strip_reasoning(text: str) -> str:
 
 
 def held_thoughts(text: str, rest: str) -> bool:
-    """Whether a text held thoughts, of which `rest` is what `strip_reasoning` leaves."""
+    """Whether a text contained reasoning; `rest` is the result of `strip_reasoning`."""
     if rest == text:
         return False
     return _letters(_LEAD.sub("", _MARK.sub(" ", text))) > _letters(rest)
@@ -141,7 +141,7 @@ def _letters(text: str) -> int:
 
 
 def _outside_thoughts(text: str, marks: list[re.Match[str]]) -> tuple[str, re.Match[str] | None]:
-    """Return what is outside of thoughts, and the mark of one that does not end."""
+    """Return the text outside thoughts, and the mark of a thought that does not end."""
     parts: list[str] = []
     start = 0
     open_tag = ""
@@ -165,14 +165,14 @@ def _outside_thoughts(text: str, marks: list[re.Match[str]]) -> tuple[str, re.Ma
 
 
 def _is_enclosed(text: str, mark: re.Match[str]) -> bool:
-    """Whether quotes are right around a mark: the text speaks of it."""
+    """Whether a mark is directly enclosed in quotes, because the text mentions it."""
     before = text[mark.start() - 1 : mark.start()]
     after = text[mark.end() : mark.end() + 1]
     return (before, after) in _QUOTES
 
 
 def _is_within_quotes(text: str, mark: re.Match[str]) -> bool:
-    """Whether a mark is within a quotation on its line, which text precedes."""
+    """Whether a mark is within a quotation on its line, with text before the quotation."""
     start = text.rfind("\n", 0, mark.start()) + 1
     end = text.find("\n", mark.end())
     line = text[max(start, mark.start() - _LONGEST_QUOTE) : mark.start()]
@@ -191,7 +191,7 @@ def _is_within_quotes(text: str, mark: re.Match[str]) -> bool:
 
 
 def _thought_kind(mark: re.Match[str]) -> tuple[str, bool]:
-    """Name the thought that a mark belongs to, and tell whether the mark ends it."""
+    """Return the kind of thought of a mark, and whether the mark ends it."""
     groups = {group: text for group, text in mark.groupdict().items() if text}
     name = (groups.get("name") or groups.get("name_b") or "").casefold()
     around = _AROUND.fullmatch(name)
@@ -204,7 +204,7 @@ def _thought_kind(mark: re.Match[str]) -> tuple[str, bool]:
 
 
 def without_control(text: str) -> str:
-    """Remove the control tokens before a reply, and everything from the first one after it."""
+    """Remove control tokens before a reply, and everything from the first one after it."""
     start = 0
     while before := _BEFORE.match(text, start):
         if not _BEGINS.search(before[1]) or _ENDS.search(before[1]):

@@ -1,6 +1,6 @@
-"""Put values in the fields of a text, so that none can close what is around its field.
+"""Fill the fields of a text with values that cannot close the markup around their field.
 
-`{post}` is a field, `{{post}}` the word `{post}` itself; the rest of a text is used to the letter.
+`{post}` is a field, `{{post}}` is the literal text `{post}`; the rest is used to the letter.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ from dataclasses import dataclass
 
 from claim2source.text.control import escape_control_tokens
 
-# Signs that a reader takes for those of a tag, and letters that are not seen.
+# Signs that look like those of a tag, and invisible characters.
 _LOOK_ALIKES = str.maketrans(
     "\u2039\u3008\u27e8\u276e\u276c\u02c2\u227a\u300a\u27ea\u00ab\u1438\u29fc"
     "\u2044\u2215\u2571\u29f8\\\u2212",
     "<<<<<<<<<<<</////-",
     "\u115f\u1160\u17b4\u17b5\u2800",
 )
-# Stands for a letter or digit of another script.
+# Placeholder for a letter or digit of another script.
 WILDCARD = "\ufffd"
 
 _FIELD = re.compile(r"\{\{([a-z_]+)\}\}|\{([a-z_]+)\}")
 _TAG = re.compile(r"</?\s*([^\W\d_][\w.:-]*)[^<>\n]*>")
-# After what may be read as the beginning of a tag.
+# Follows a possible beginning of a tag.
 _TAG_BEGINS = re.compile(
     f"(?<=[<\uff1c\ufe64{''.join(chr(c) for c, to in _LOOK_ALIKES.items() if to == ord('<'))}])"
     "|(?<=&lt;)|(?<=&LT;)|(?<=&lt)(?!;)|(?<=&#60;)|(?<=&#x3c;)|(?<=&#x3C;)"
 )
 _TAG_NAME = re.compile(r"\s*/*\s*([\w.:\ufffd-]+)")
-# Characters of a value that are read for the name of a tag.
+# Number of characters of a value that may be the name of a tag.
 _LONGEST_TAG = 200
-# Three or more of these fence a part of a prompt.
+# Three or more of these characters fence a part of a prompt.
 _FENCE = re.compile(r"([\"'`=#*~+|-])\1{2,}")
 _FULL_WIDTH = 0xFEE0
 _LABEL = re.compile(r"[^:{}]{1,60}:")
-# Marks a line of a value that begins as one of the prompt's does.
+# Put before a line of a value that begins like a line of the prompt.
 _MARK = "> "
 _QUOTES = {'"': '"', "`": "`", "“": "”", "„": "“", "«": "»"}
-# These count only right around a field.
+# Relevant only directly around a field.
 _BRACKETS = {"'": "'", "‘": "’", "[": "]", "(": ")", "<": ">"}
 
 
 def field_names(text: str) -> list[str]:
-    """List the fields of a text, once each."""
+    """List the distinct fields of a text."""
     names: dict[str, None] = {}
     for match in _FIELD.finditer(text):
         if match[2]:
@@ -54,7 +54,7 @@ def field_names(text: str) -> list[str]:
 
 
 def without_fields(text: str) -> str:
-    """Replace the fields of a text by spaces, and `{{post}}` by the word that it represents."""
+    """Replace the fields of a text by spaces, and `{{post}}` by the text `{post}`."""
 
     def replaced(match: re.Match[str]) -> str:
         return f"{{{match[1]}}}" if match[1] else " "
@@ -66,7 +66,7 @@ def without_fields(text: str) -> str:
 class Guard:
     """Marks of a prompt's parts: tags, fences, labels and full lines.
 
-    A value in which such a part is found is marked there; any other value stays as it is.
+    Such parts are broken up in values; other values are unchanged.
     """
 
     tags: frozenset[str]
@@ -89,7 +89,7 @@ class Guard:
         return cls(tags, fences, tuple(sorted(labels - {":"})), frozenset(lines))
 
     def fill(self, text: str, values: Mapping[str, str]) -> str:
-        """Put values in the fields of a text of the prompt."""
+        """Fill the fields of a prompt's text with values."""
 
         def filled(match: re.Match[str]) -> str:
             if match[1]:
@@ -105,16 +105,16 @@ class Guard:
             value = self._without_tags(value)
         for sign in self.fences:
             signs = f"[{re.escape(sign)}{chr(ord(sign) + _FULL_WIDTH)}]"
-            # Of three in a row no two stay together.
+            # Separates all characters of three in a row.
             value = re.sub(f"{signs}{{3,}}", lambda match: " ".join(match[0]), value)
         lines = value.splitlines(keepends=True)
-        # The first line follows what stands before its field.
+        # The first line follows the text before its field.
         first = 0 if begins_line else 1
         marked = [self._marked(line) for line in lines[first:]]
         return "".join([*lines[:first], *marked])
 
     def _without_tags(self, value: str) -> str:
-        """Part every sign that opens a tag of the prompt, whatever its letters look like."""
+        """Separate every sign that opens a tag of the prompt, even if letters are look-alikes."""
         first, *rest = _TAG_BEGINS.split(value)
         parts = [first]
         for part in rest:
@@ -131,7 +131,7 @@ class Guard:
 
 
 def _is_read_as(name: str, tag: str) -> bool:
-    """Whether a name may be read as a tag's: a letter of another script counts as any letter."""
+    """Whether a name looks like a tag's; a letter of another script may look like any letter."""
     if len(name) != len(tag):
         return False
     for letter, expected in zip(name, tag, strict=True):
@@ -149,7 +149,7 @@ def _line_before(match: re.Match[str]) -> str:
 
 
 def _escaped(match: re.Match[str], value: str) -> str:
-    """Escape within a value the sign that closes the quotes or brackets around its field."""
+    """Escape the sign in a value that closes the quotes or brackets around its field."""
     before = _line_before(match)
     after = match.string[match.end() :].partition("\n")[0]
     for left, right in _QUOTES.items():

@@ -1,6 +1,6 @@
 """Detect and name languages; check a model's rewriting or translation of a text.
 
-What any reply may lack (it is empty, cut, or an echo of the prompt) `claim2source.llm` sees.
+`claim2source.llm` checks all replies: whether they are empty, truncated, or an echo of the prompt.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from claim2source.core.reasons import Reason
 from claim2source.core.records import nfkc
 from claim2source.data.text_files import text_error
 
-# Shorter texts are not judged, nor those of which the detector is less sure.
+# Shorter texts, and texts with a lower probability, are not judged.
 MIN_LETTERS = 20
 SURE = 0.9
 
-# Languages that posts are expected in.
+# Expected languages of posts.
 READ = ("en", "de", "fr")
 
 _NAMES = dict(
@@ -48,14 +48,14 @@ _NO_WORDS = re.compile(r"https?://\S+|[@#]\w+|[\d_]")
 
 
 def language_name(code: str) -> str:
-    """Name a language in English, for a prompt: "de" is German; an unknown code is itself."""
+    """Return the English name of a language ("de": German); an unknown code is unchanged."""
     return _NAMES.get(primary_language(code), code)
 
 
 def detect(text: str) -> str | None:
-    """Detect a text's language (ISO 639-1); None if it is too short or the detector unsure.
+    """Detect a text's language (ISO 639-1); None if it is too short or the result uncertain.
 
-    Addresses, handles, hashtags and digits are not looked at.
+    Addresses, handles, hashtags and digits are ignored.
     """
     words = _words(text)
     if sum(map(str.isalpha, words)) < MIN_LETTERS:
@@ -65,7 +65,7 @@ def detect(text: str) -> str | None:
 
 
 def likeliest(text: str, languages: Sequence[str]) -> str:
-    """Detect a text's language, however short it is: the likeliest of these if none is sure."""
+    """Detect the language of a text of any length; if uncertain, the most likely of these."""
     detected = detect(text)
     if detected is not None:
         return detected
@@ -84,7 +84,7 @@ def likeliest(text: str, languages: Sequence[str]) -> str:
 
 
 def language_error(text: str, language: str) -> str | None:
-    """Explain that a text is surely in another language; None if it is not."""
+    """Return the reason if a text is certainly in another language; None if it is not."""
     code = primary_language(language)
     if code not in _OTHER_LETTERS and not _is_latin(text):
         return Reason(f"in other letters than {language_name(language)}", "language")
@@ -110,7 +110,7 @@ def _is_latin(text: str) -> bool:
 
 @lru_cache(maxsize=1)
 def load_detector() -> Future[Any]:
-    """Begin to load the detector, which the first text waits for; other work goes on meanwhile."""
+    """Start loading the detector in the background; the first text waits for it."""
     executor = ThreadPoolExecutor(1)
     loading = executor.submit(_load)
     executor.shutdown(wait=False)
@@ -122,7 +122,7 @@ def _load() -> Any:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     except ImportError:
         raise UserError(
-            "languages are detected by py3langid, which is not installed; "
+            "language detection needs py3langid, which is not installed; "
             "pip install 'claim2source[llm]'"
         ) from None
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
@@ -143,13 +143,13 @@ def rewrite_error(
     longest: int,
     may_repeat: bool,
 ) -> str | None:
-    """Explain why a reply cannot replace the text that it rewrites; None if it can.
+    """Return the reason why a reply cannot replace the text that it rewrites; None if it can.
 
     Args:
-        reply: what the model answered, cleaned.
+        reply: the model's cleaned reply.
         original: the text as it was sent.
-        language: that the reply must be in; None: any.
-        longest: most characters.
+        language: required language of the reply; None: any.
+        longest: maximum number of characters.
         may_repeat: whether the text itself is a good reply (it may be formal already).
     """
     if not reply.strip():
@@ -161,13 +161,13 @@ def rewrite_error(
     if _REFUSAL.match(reply.strip()) and not _REFUSAL.match(original.strip()):
         return Reason("a refusal", "refused")
     folded = _folded(reply)
-    # A name alone is the same in every language.
+    # A single name is the same in every language.
     if not may_repeat and folded == _folded(original) and len(folded.split()) > 3:
         return Reason("an echo of the text", "echo")
     if language is None:
         return None
     error = language_error(reply, language)
-    # A post that is in another language than its data set says may stay in it.
+    # A post in another language than its data set claims may stay in that language.
     if error and may_repeat and error == language_error(original, language):
         return None
     return error

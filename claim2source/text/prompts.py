@@ -1,12 +1,12 @@
-"""Read prompts from YAML and fill them in; posts and papers are fenced, as data.
+"""Read prompts from YAML and fill them in; posts and papers are fenced as data.
 
-A prompt has `role`, `context`, `task`, `instructions`, `output`, `variables` (name: what stands
-before its value), `version` and perhaps `examples`. A variable that the text names in braces, as
-`{language}`, is put there: a short value of the program's own. Every other variable is what others
-wrote: it follows below its words, between two tags that it cannot close.
+A prompt has `role`, `context`, `task`, `instructions`, `output`, `variables` (name: the words
+before its value), `version` and optionally `examples`. A variable in braces in the text, such as
+`{language}`, is replaced there by a short value from the program. All other variables are texts by
+other people: each follows its words, between two tags that it cannot close.
 
-A prompt of the raw form has `user`, `version`, and perhaps `system` and `examples`: it is used to
-the letter, with values in the fields that it names in braces.
+A raw prompt has `user`, `version`, and optionally `system` and `examples`. It is used to the
+letter, with values in its fields, which are in braces.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from claim2source.core.validate import validated
 from claim2source.text.control import escape_control_tokens
 from claim2source.text.fields import WILDCARD, Guard, field_names, normalised, without_fields
 
-# Beside the library: claim2source/prompts.
+# In the package: claim2source/prompts.
 PROMPTS = Path(__file__).resolve().parents[1] / "prompts"
 LONGEST_INLINE = 100
 _TEXTS = ("role", "context", "task", "output")
-# A raw prompt may lack these: short values of the program's own, and the translation, which an
-# English post has none of.
+# Optional in a raw prompt: short values from the program, and the translation, which English posts
+# do not have.
 MAY_LACK = frozenset(("count", "language", "letters", "none", "translation"))
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _DATA = (
@@ -46,7 +46,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True)
 class Example:
-    """Show one case: the values of the variables that are data, and the reply to them."""
+    """One example: the values of the variables that are data, and the reply to them."""
 
     values: dict[str, str]
     output: str
@@ -54,7 +54,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Prompt:
-    """Prompt; `messages` fills it in."""
+    """Prompt, which `messages` fills in."""
 
     version: str
     task: str
@@ -69,34 +69,34 @@ class Prompt:
 
     @property
     def own_words(self) -> str:
-        """Return what a reply must not repeat; "": the system's message."""
+        """Text that a reply must not repeat; "" means the system message."""
         return ""
 
     @property
     def inline(self) -> frozenset[str]:
-        """Name the variables within the text, in braces."""
+        """Names of the variables in braces within the text."""
         names: set[str] = set()
         for _, text in self._texts():
             names.update(_PLACEHOLDER.findall(text))
         return frozenset(names)
 
     def check_variables(self, names: Iterable[str]) -> None:
-        """Raise `InputError` unless exactly the variables of the prompt are given."""
+        """Raise `InputError` unless these are exactly the variables of the prompt."""
         given = set(names)
         for name in self.variables:
             if name not in given:
                 listed = ", ".join(sorted(given)) or "none"
-                reason = f"no value is given for it here; given: {listed}"
+                reason = f"has no value here; available: {listed}"
                 raise InputError(self.path, field=f"variables.{name}", reason=reason)
         for name in sorted(given.difference(self.variables)):
-            reason = f"lacks {name}, which is given here; it has: {', '.join(self.variables)}"
+            reason = f"lacks {name}, which is required here; it has: {', '.join(self.variables)}"
             raise InputError(self.path, field="variables", reason=reason)
 
     def messages(self, values: Mapping[str, str]) -> tuple[Message, ...]:
-        """Fill in the prompt: a system message, the examples, and the data as a user's message.
+        """Fill in the prompt: a system message, the examples, and a user message with the data.
 
-        A blank value that is data is left out. Raises `InputError` if the values are not those
-        of the variables.
+        A blank value that is data is omitted. Raises `InputError` if the values do not match the
+        variables.
         """
         self.check_variables(values)
         tags = self._tags(values)
@@ -104,7 +104,7 @@ class Prompt:
         for example in self.examples:
             messages.append(Message("user", self._fenced(example.values, tags)))
             messages.append(Message("assistant", example.output))
-        # Some chat templates refuse a system message without a user's.
+        # Some chat templates refuse a system message without a user message.
         last = self._fenced(values, tags) or "Do your task."
         return (*messages, Message("user", last))
 
@@ -113,7 +113,7 @@ class Prompt:
         return self._filled(f"{self.task} {self.output}", values)
 
     def _tags(self, values: Mapping[str, str]) -> dict[str, str]:
-        """Name the tags around the data, which occur in neither the data nor an example."""
+        """Choose the tags around the data, which occur neither in the data nor in an example."""
         inline = self.inline
         data = [name for name in self.variables if name not in inline]
         texts: list[str] = []
@@ -163,13 +163,11 @@ class Prompt:
     def _inline_value(self, name: str, value: str) -> str:
         if len(value) <= LONGEST_INLINE and "\n" not in value:
             return value
-        reason = (
-            f"stands in braces within the text: one line of {LONGEST_INLINE} characters at most"
-        )
+        reason = f"is in braces within the text: one line of at most {LONGEST_INLINE} characters"
         raise InputError(self.path, field=f"variables.{name}", reason=reason)
 
     def _texts(self) -> list[tuple[str, str]]:
-        """List the texts of the prompt, each under its key."""
+        """List the texts of the prompt, each with its key."""
         texts: list[tuple[str, str]] = [(key, getattr(self, key)) for key in _TEXTS]
         for i, text in enumerate(self.instructions):
             texts.append((f"instructions.{i}", text))
@@ -178,7 +176,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class RawExample:
-    """Show one case: the values of the fields, or the user's message itself, and the reply."""
+    """One example: the values of the fields, or the user message itself, and the reply."""
 
     output: str
     values: dict[str, str] | None = None
@@ -195,7 +193,7 @@ class _RawFile:
 
 @dataclass(frozen=True)
 class RawPrompt(Prompt):
-    """Prompt that is used to the letter; `messages` puts values in its fields."""
+    """Prompt that is used to the letter; `messages` fills its fields."""
 
     system: str = ""
     user: str = ""
@@ -209,7 +207,7 @@ class RawPrompt(Prompt):
         return ""
 
     def check_variables(self, names: Iterable[str]) -> None:
-        """Raise `InputError` for a field that is not given here, and for one that is lacking."""
+        """Raise `InputError` for an unknown field, and for a missing one."""
         given = set(names)
         for key, text in (("system", self.system), ("user", self.user)):
             for name in field_names(text):
@@ -224,7 +222,7 @@ class RawPrompt(Prompt):
             raise InputError(self.path, field="user", reason=f"lacks the field {{{name}}}")
 
     def messages(self, values: Mapping[str, str]) -> tuple[Message, ...]:
-        """Put values in the fields of the messages; the examples come before the last one."""
+        """Fill the fields of the messages; the examples come before the last message."""
         self.check_variables(values)
         guard = Guard.of(f"{self.system}\n{self.user}")
         messages: list[Message] = []
@@ -241,9 +239,9 @@ class RawPrompt(Prompt):
 
 
 def read_prompt(name_or_path: str) -> Prompt:
-    """Read a prompt that ships with the package, by its name, or a YAML file of the user's.
+    """Read a prompt that ships with the package, by its name, or the user's own YAML file.
 
-    Raises `InputError` that names file and key.
+    Raises `InputError` with file and key.
     """
     path = Path(name_or_path)
     if path.suffix not in (".yaml", ".yml") and path.name == name_or_path:
@@ -277,7 +275,7 @@ def _raw_prompt(values: dict[str, Any], path: Path) -> RawPrompt:
     names = list(dict.fromkeys([*field_names(read.system), *user_names]))
     if MAY_LACK.issuperset(user_names):
         raise InputError(
-            path, field="user", reason="has no field, such as {post}, for what it is about"
+            path, field="user", reason="has no field, such as {post}, for the text to process"
         )
     for i, example in enumerate(read.examples):
         _check_raw_example(example, f"examples.{i}", names, user_names, path)
@@ -301,12 +299,12 @@ def _check_raw_example(
     user_names: Sequence[str],
     path: Path,
 ) -> None:
-    """Raise `InputError` unless an example has its message, or the values of the message's fields.
+    """Raise `InputError` unless an example has its message, or the values of all its fields.
 
     `names` are the fields of the prompt, `user_names` those of the user's message.
     """
     if (example.values is None) == (example.user is None):
-        raise InputError(path, field=key, reason="needs `values` or `user`, and not both")
+        raise InputError(path, field=key, reason="needs either `values` or `user`")
     if example.values is None:
         return
     unknown = set(example.values).difference(names)
@@ -330,7 +328,7 @@ def _mapping(values: dict[str, Any], kind: type[Any], path: Path) -> dict[str, A
             raise InputError(path, field=key, reason=reason)
     version: Any = values.get("version")
     if isinstance(version, int | float) and not isinstance(version, bool):
-        values["version"] = version.text  # type: ignore[union-attr]  # as it is written
+        values["version"] = version.text  # type: ignore[union-attr]  # its spelling in the file
     return values
 
 
@@ -342,15 +340,15 @@ def _check(prompt: Prompt) -> None:
         if not getattr(prompt, key).strip():
             refuse(key, "is empty")
     if not prompt.variables:
-        refuse("variables", "names none: a prompt needs the text that it is about")
+        refuse("variables", "is empty: a prompt needs a variable for the text to process")
     for name in prompt.variables:
         if not re.fullmatch("[a-z][a-z_]*", name):
-            refuse(f"variables.{name}", "a name is of small letters and _")
+            refuse(f"variables.{name}", "a name may have only lower-case letters and _")
     for key, text in prompt._texts():
         for name in _PLACEHOLDER.findall(text):
             if name not in prompt.variables:
                 names = ", ".join(prompt.variables)
-                refuse(key, f"names {{{name}}}, which is not among its variables: {names}")
+                refuse(key, f"uses {{{name}}}, which is not among its variables: {names}")
     data = set(prompt.variables) - prompt.inline
     for i, example in enumerate(prompt.examples):
         for name in sorted(data.symmetric_difference(example.values)):
@@ -367,9 +365,9 @@ def _flat(text: str) -> str:
 
 
 def _tag(name: str, values: Sequence[str]) -> str:
-    """Name a tag that no value can forge: `tweet`, or the first of `tweet-2`, ... that none has."""
+    """Choose a tag that no value contains: `tweet`, or the first unused one of `tweet-2`, ..."""
     base = tag = name.replace("_", "-")
-    # All numbers that values give it are found at once: there may be many.
+    # All numbers in the values are found at once, since there may be many.
     letters = "".join(f"[{re.escape(c)}{WILDCARD}]" for c in base)
     forged = rf"<(?:\s*/)?\s*{letters}(-\d+)?(?![a-z0-9-])"
     taken_tags: set[str] = set()

@@ -1,4 +1,4 @@
-"""Measure how much of its text a rewriting or a translation keeps."""
+"""Measure how much of the original a rewriting or a translation keeps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from claim2source.core.records import nfkc
 from claim2source.text.clean import LINK
 
 _TAG = re.compile(r"(?<![\w@#])[@#]\w+(?:-\d+)*")
-# Groups of thousands by space (French), point or comma; not the digits within COVID-19 or H1N1.
+# Thousands are separated by space (French), point or comma; not digits within COVID-19 or H1N1.
 _NUMBER = re.compile(
     r"(?<![\w.,])(?<![A-Za-z]-)\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)"
     r"|(?<![\w])(?<![A-Za-z]-)\d+(?:[.,'’]\d+)*"
@@ -22,7 +22,7 @@ _NUMBER = re.compile(
 _PERCENT = re.compile(r"\s*-?(?:%|percent|per cent|prozent|pour ?cent|por ciento)", re.IGNORECASE)
 _WORD = re.compile(r"[\w][\w'’-]*")
 _LETTERS = re.compile(r"[^\W\d_]+")
-# Ends of "dreimal", "dreifach", "threefold".
+# Endings of "dreimal", "dreifach", "threefold".
 _MULTIPLE = re.compile(r"(?:mal|fache?[nmrs]?|fold)$")
 _ENGLISH = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
@@ -40,16 +40,16 @@ _SPELT = {
 
 
 def tags(text: str) -> list[str]:
-    """List the handles and hashtags of a text, once each."""
+    """List the distinct handles and hashtags of a text."""
     without_links = LINK.sub(" ", text)
     return list(dict.fromkeys(_TAG.findall(without_links)))
 
 
 def numbers(text: str) -> dict[str, bool]:
-    """Find the numbers of a text: digits alone -> whether one of them is a percentage.
+    """Find the numbers of a text: digits without separators -> whether one is a percentage.
 
     "1,479", "1.479" and "1 479" are the same, as are "0.5" and "0,5". Digits within words (H1N1),
-    addresses, handles and hashtags do not count.
+    addresses, handles and hashtags are ignored.
     """
     kinds: dict[str, bool] = {}
     for start, end in number_places(text):
@@ -60,14 +60,14 @@ def numbers(text: str) -> dict[str, bool]:
 
 
 def number_places(text: str) -> list[tuple[int, int]]:
-    """Find where a text has numbers in digits; not within words, addresses and hashtags."""
+    """Find the positions of numbers in digits, except within words, addresses and hashtags."""
     for pattern in (LINK, _TAG):
         text = pattern.sub(lambda match: " " * len(match[0]), text)
     return [match.span() for match in _NUMBER.finditer(text)]
 
 
 def word_number_places(text: str) -> list[tuple[int, int, str]]:
-    """Find where a text has small numbers as words, and their digits: three, drei, trois."""
+    """Find small numbers as words (three, drei, trois), with their positions and digits."""
     places = []
     for match in _LETTERS.finditer(text):
         word = _MULTIPLE.sub("", nfkc(match[0]).lower())
@@ -111,9 +111,9 @@ def lost_facts(original: str, text: str, *, is_translation: bool = False) -> lis
 
 
 def _lost_tags(before: Sequence[str], after: Sequence[str], is_translation: bool) -> list[str]:
-    """List the tags that are neither kept nor, in a translation, one of the new hashtags.
+    """List the tags that are neither kept nor, in a translation, replaced by a new hashtag.
 
-    A new hashtag stands for one old one, the most alike first: #immunologie for #immunology.
+    A new hashtag replaces one old one, the most similar first: #immunologie for #immunology.
     """
     kept = {nfkc(tag).casefold() for tag in after}
     known = {nfkc(tag).casefold() for tag in before}
@@ -140,9 +140,9 @@ def _digits(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class WrittenText:
-    """Translation or rewriting, and why it is doubtful; of a failed one the text is empty.
+    """Translation or rewriting, and the reason if it is doubtful; the text is empty if it failed.
 
-    `not asked` stands for no answer at all, `left out` for a good text that is not used because
+    `not asked` means that there is no answer, `left out` that a good text is not used because
     another part of its record has none.
     """
 
@@ -151,12 +151,12 @@ class WrittenText:
     reason: str | None = None
 
 
-# Judge a reply as a text.
+# Judges a reply as a text.
 Judge = Callable[[str], WrittenText]
 
 
 def judge_text(text: str, error: str | None, doubt: str | None) -> WrittenText:
-    """Keep a text that is doubtful at most; with an `error` it has failed."""
+    """Keep a text, even if it is doubtful; with an `error` it has failed."""
     if error is not None:
         return WrittenText(kind="failed", reason=error)
     if doubt is not None:
@@ -165,7 +165,7 @@ def judge_text(text: str, error: str | None, doubt: str | None) -> WrittenText:
 
 
 def first_lines(lines: Sequence[str], limit: int, rest: str) -> list[str]:
-    """Indent the first lines; `rest` says where the others are."""
+    """Indent the first lines; `rest` tells where the others are."""
     first = [f"  {line}" for line in lines[:limit]]
     if len(lines) > limit:
         first.append(f"  and {len(lines) - limit} more{rest}")
@@ -174,11 +174,11 @@ def first_lines(lines: Sequence[str], limit: int, rest: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Quality:
-    """Measure how rewritten texts differ from their originals, as means over the texts.
+    """Differences between rewritten texts and their originals, as means over the texts.
 
-    `words`: of a rewritten text; `length`: its words per word of the original; `numbers`: share of
-    the original's numbers that are kept, over originals that have some (None: none has);
-    `new_numbers`: numbers that the original lacks.
+    `words`: number in a rewritten text; `length`: the same per word of the original; `numbers`:
+    share of the original's numbers that are kept, over originals with numbers (None: there are
+    none); `new_numbers`: count of numbers that the original lacks.
     """
 
     words: float

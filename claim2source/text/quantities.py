@@ -1,6 +1,6 @@
-"""Read the quantities of a text: numbers, percentages, multiples and years, in three languages.
+"""Extract quantities from texts: numbers, percentages, multiples and years, in three languages.
 
-Digits, signs and words of English, German and French give the same value and kind: "37 %" and
+Digits, signs and words in English, German and French give the same value and kind: "37 %" and
 "siebenunddreißig Prozent"; "3.7x" and "3,7-fach"; "one in three", "ein Drittel" and "un tiers".
 """
 
@@ -50,7 +50,7 @@ _LARGE = {
 }
 _HUNDRED, _THOUSAND = 100, 1_000
 _JOINTS = ("and", "und", "et")
-# "und" within a German word: the tens follow the units.
+# In German the tens follow the units, after "und".
 _UND = -1
 _GERMAN_PARTS = sorted(
     f"{_UNITS[1]} {' '.join(_TENS.values())} hundert tausend und".split(), key=len, reverse=True
@@ -64,7 +64,7 @@ _CONFIDENCE = re.compile(
     r"\b9[059](?:[.,]\d)?\s?%[\s-]*(?:ci|cri|ki|ic|confidence|credible|konfidenz\w*)\b"
 )
 _ONE = "one|an?|eine[rsnm]?|ein|une?"
-# Denominators by the words of their fractions; those of `_BARE` need no number in front.
+# Denominators by the words of fractions; those in `_BARE` need no number before them.
 _FRACTIONS = {
     3: "third thirds drittel dritteln drittels tiers",
     4: "quarter quarters viertel vierteln viertels quart quarts",
@@ -103,13 +103,13 @@ _SIGNS = [
     *(rf"(?P<times{number}>{words})\b(?!-?\s?blind)" for number, words in _FACTORS.items()),
 ]
 _PHRASE = re.compile(rf"\b(?:{'|'.join(_SIGNS)})")
-# A cheap look for whether any phrase may be there.
+# A cheap test of whether a phrase is possible.
 _MAY_HAVE_PHRASE = re.compile(
     r"third|quarter|fifth|sixth|eighth|tenth|tel\b|tel[ns]\b|tiers|quart|ième|jede|hal[bvf]|hälfte"
     r"|moitié|doubl|twice|dopp|tripl|trebl|fach|drupl|tupl|cupl|\d\s?/\s?\d|\b(?:in|of|von|sur)\s+\d"
 )
 _SPACES, _MARK = re.compile(r"[ '’]"), re.compile(r"[.,]")
-# Thousands are parted by spaces, apostrophes, points or commas.
+# Thousands are separated by spaces, apostrophes, points or commas.
 _NUMBER = re.compile(
     r"(?<![\w.,])(?<![^\W\d_]-)"
     r"(?:\d{1,3}(?:[ '’]\d{3})+(?!\d)(?:[.,]\d+)?|\d+(?:[.,]\d+)*|[.,]\d+)"
@@ -130,7 +130,7 @@ _RATIOS = tuple(
 )
 _TIMES_BEFORE = ("×", *_RATIOS)
 _BEFORE = 30
-# Units may follow a number at once; other letters make a name of it, such as 3D and 5th.
+# Units may follow a number directly; other letters make it a name, such as 3D and 5th.
 _UNIT = re.compile(
     r"(?:[x×%]|fold|mal|fache?[nmrs]?|[kmcnµμ]?[glm]|mmol|mmhg|h|hrs?|mins?|s|ms|yrs?|kj|kcal|"
     r"[kmg]?wh?|k?hz|db|°?[cf]|mio|mrd|k|bn|mn)?(?!\w)"
@@ -139,9 +139,9 @@ _RANGE = re.compile(r"\s*(?:[-–—~]|to|bis|à|a|and|und|et|or|oder|ou|vs\.?|v
 _YEARS = range(1900, 2100)
 # "3 in 10", but not "3 in 312 schools".
 _MOST_OF = 100
-# Longer words are not held in memory, and none is a number.
+# Longer words are not cached, and none is a number.
 _LONGEST_WORD = 80
-# More digits are an identifier's.
+# More digits are an identifier.
 _MOST_DIGITS = 12
 
 
@@ -160,11 +160,11 @@ _VALUES = _word_values()
 
 
 def quantities(text: str, lang: str = "en") -> tuple[Quantity, ...]:
-    """Read a text's quantities, each once.
+    """Extract the distinct quantities of a text.
 
-    `lang` settles what "1,234" is: more than a thousand in English, little more than one in other
-    languages. Signs are left out, and so are numbers within names (COVID-19), dates, addresses
-    and handles, and the level of a confidence interval. A range gives both of its ends.
+    `lang` decides what "1,234" means: over a thousand in English, a bit more than one in other
+    languages. Signs are ignored, and so are numbers within names (COVID-19), dates, addresses and
+    handles, and the level of a confidence interval. A range gives both of its ends.
 
     Example:
         >>> quantities("dreimal so viele, 37 Prozent", "de") == quantities("3x as many, 37%")
@@ -182,7 +182,7 @@ def quantities(text: str, lang: str = "en") -> tuple[Quantity, ...]:
 
 
 def _digits_for_words(text: str) -> str:
-    """Write numbers that are words in digits: "dreimal" becomes "3mal"."""
+    """Replace numbers in words by digits: "dreimal" becomes "3mal"."""
     words = list(_WORD.finditer(text))
     pieces: list[str] = []
     end = position = 0
@@ -201,7 +201,7 @@ def _digits_for_words(text: str) -> str:
 
 
 def _read_words(text: str, words: Sequence[re.Match[str]], position: int) -> tuple[int, str] | None:
-    """Read the number that begins at a word: the word after it, its digits with "mal" or "fold"."""
+    """Parse the number at a word; return the next position and its digits with "mal" or "fold"."""
     start = words[position].start()
     first = _word_parts(words[position][0])[0][0]
     follows_digit = text[max(0, start - 2) : start].rstrip()[-1:].isdigit()
@@ -238,7 +238,7 @@ class _Number:
         return self._thousands + self._rest
 
     def add(self, parts: Sequence[int], joined: bool) -> bool:
-        """Add a word's parts; False, and nothing is changed, if they begin another number."""
+        """Add a word's parts; return False, without changes, if they begin another number."""
         before = self._thousands, self._rest, self._last
         for part in parts:
             if part == _UND:
@@ -272,7 +272,7 @@ class _Number:
         return True
 
     def _continues(self, part: int, joined: bool, within: bool) -> bool:
-        """Whether tens and units go on: twenty-one, soixante-douze, einundzwanzig."""
+        """Whether a part continues tens and units: twenty-one, soixante-douze, einundzwanzig."""
         last = self._last
         if last < 10:
             return within and joined and part >= 20
@@ -286,7 +286,7 @@ class _Number:
 
 
 def _word_parts(word: str) -> tuple[tuple[int, ...], str]:
-    """Take a word apart: its values, such as 3 and 100, and its "mal", "fach" or "fold"."""
+    """Split a word into values, such as 3 and 100, and its "mal", "fach" or "fold"."""
     return _known_parts(word) if len(word) <= _LONGEST_WORD else ((), "")
 
 
@@ -303,7 +303,7 @@ def _known_parts(word: str) -> tuple[tuple[int, ...], str]:
 
 
 def _read_phrase(match: re.Match[str], found: list[Quantity]) -> str:
-    """Read a share or a factor that is written in words; return what is left of the text."""
+    """Extract a share or a factor in words; return the text that replaces it."""
     groups = match.groupdict()
     share = 0.0
     if groups["whole"]:
@@ -331,7 +331,7 @@ def _count(word: str | None) -> int:
 
 
 def _share(part: int, whole: int, is_slashed: bool = False) -> float:
-    """Divide; 0.0 for what is not a share, such as "7 in 2020"."""
+    """Divide part by whole; 0.0 if this is not a share, such as "7 in 2020"."""
     most = 10 if is_slashed else _MOST_OF
     if not 0 < part < whole or (whole > most and whole != _THOUSAND):
         return 0.0
@@ -351,7 +351,7 @@ def _read_numbers(text: str, lang: str) -> Iterator[Quantity]:
             end = scale.end()
         is_year = len(match[0]) == 4 and value in _YEARS
         kind = _number_kind(text, match.start(), end, is_year)
-        # The first end of a range is of the kind that is named after the second.
+        # The kind after the second end of a range applies to the first one too.
         is_plain = kind == "number" and after_kind != "year"
         if is_plain and _RANGE.fullmatch(text, end, after_start):
             kind = after_kind
@@ -360,7 +360,7 @@ def _read_numbers(text: str, lang: str) -> Iterator[Quantity]:
 
 
 def _number_kind(text: str, start: int, end: int, is_year: bool) -> Kind:
-    """Read the kind of a number by what stands after it and before it."""
+    """Determine the kind of a number by the text after it and before it."""
     if _AFTER_PERCENT.match(text, end):
         return "percent"
     before = f" {text[max(0, start - _BEFORE) : start]}".rstrip(" ")
@@ -370,7 +370,7 @@ def _number_kind(text: str, start: int, end: int, is_year: bool) -> Kind:
 
 
 def number_value(digits: str, lang: str) -> float | None:
-    """Read a number in digits; None for what is not one number, such as 12.05.2020."""
+    """Parse a number in digits; None if it is not a single number, such as 12.05.2020."""
     if digits.isdigit():
         return float(digits) if len(digits) <= _MOST_DIGITS else None
     digits = _SPACES.sub("", digits)
@@ -383,7 +383,7 @@ def number_value(digits: str, lang: str) -> float | None:
     decimal = marks[-1]
     thousands_mark = "," if lang == "en" else "."
     if len(set(marks)) > 1:
-        # The last mark is the decimal one if it is there once.
+        # The last mark is the decimal one if it occurs once.
         is_number = marks.count(decimal) == 1 and _are_thousands(first, groups[:-1])
         return _join(first, groups, 1) if is_number else None
     if len(marks) > 1:
@@ -399,6 +399,6 @@ def _are_thousands(first: str, groups: Sequence[str]) -> bool:
 
 
 def _join(first: str, groups: Sequence[str], decimals: int) -> float:
-    """Join groups of digits; the last `decimals` of them, 0 or 1, stand behind the point."""
+    """Join groups of digits; the last `decimals` groups (0 or 1) follow the decimal point."""
     whole = len(groups) - decimals
     return float(f"0{first}{''.join(groups[:whole])}.{''.join(groups[whole:])}")

@@ -1,7 +1,7 @@
-"""Rewrite texts in a style by rules: no model, no server, the same words every time.
+"""Rewrite texts in a style by rules: without a model or a server, and reproducibly.
 
-The rules replace a language model in tests and in `configs/style_grid/rules.yaml`; results
-with them say nothing of the papers' styles. They know English; other texts keep their words.
+The rules replace a language model in tests and in `configs/style_grid/rules.yaml`; their results
+say nothing about the papers' styles. The rules are for English; other texts keep their words.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ABSTRACT = 150  # words
 _TAG = re.compile(r"(?<![\w@#])[@#](\w+)")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])")
 _QUOTES = re.compile(r"[\"“”„«»‹›]")
-# Not after "e.g." and the like, which a small letter follows.
+# Not after abbreviations such as "e.g.", before a lower-case letter.
 _SENTENCES = re.compile(r"(?<=[.!?])\s+(?=[^a-z\s])")
 _WORD = re.compile(r"[^\W\d_][\w-]{4,}")
 _DIGIT = re.compile(r"\d")
@@ -77,7 +77,7 @@ _METHOD = re.compile(
     r"|sequenc|retrospective|prospective|cross-sectional)",
     re.IGNORECASE,
 )
-# Sentences that fill an abstract up; they add no information.
+# Sentences that pad an abstract without adding information.
 _FRAMES = (
     "The question has been raised in public discussion, where it was stated without further "
     "detail.",
@@ -93,7 +93,7 @@ _FRAMES = (
 
 
 def formal(text: str, title: str | None = None) -> str:
-    """Write a post plainly (C1): no addresses, emojis, signs of tags, quotes or line breaks."""
+    """Write a post plainly (C1): no addresses, emojis, hash signs, quotes or line breaks."""
 
     def tag_words(tag: re.Match[str]) -> str:
         if tag[1] == "user":
@@ -110,7 +110,7 @@ def formal(text: str, title: str | None = None) -> str:
 
 
 def claim(text: str, title: str | None = None) -> str:
-    """Write a post as a scientific claim (C2): plain, formal words, statements."""
+    """Write a post as a scientific claim (C2): formal words, statements."""
     text = formal(text).rstrip(".")
     text = _OPENING.sub("", text, count=1)
     text = _ENDING.sub("", text)
@@ -121,9 +121,9 @@ def claim(text: str, title: str | None = None) -> str:
 
 
 def abstract(text: str, title: str | None = None) -> str:
-    """Write a post as an abstract of about 150 words (C3): the claim, and words that say nothing.
+    """Write a post as an abstract of about 150 words (C3): the claim, and padding.
 
-    The claim is there twice, since an abstract repeats its finding.
+    The claim occurs twice, because an abstract repeats its finding.
     """
     text_of_claim = claim(text)
     words = text_of_claim.split()
@@ -160,7 +160,7 @@ def plain_abstract(text: str, title: str | None = None) -> str:
 
 
 def summary(text: str, title: str | None = None) -> str:
-    """Sum an abstract up (S2): its three sentences with most findings, methods and numbers."""
+    """Summarise an abstract (S2): its three sentences with most findings, methods and numbers."""
     return " ".join(_best(plain_abstract(text), 3))
 
 
@@ -199,7 +199,7 @@ def _by_worth(text: str) -> tuple[list[str], list[int]]:
 
 
 def _closed_up(text: str) -> str:
-    """Make spaces single, and remove those before punctuation."""
+    """Collapse spaces, and remove those before punctuation."""
     return re.sub(r"\s+([,;.!?])", r"\1", " ".join(text.split()))
 
 

@@ -1,7 +1,7 @@
 """Define styles of claims and sources: prompts, rules and checks, and folders of their texts.
 
 2025 paper, section 2.2: claims as posted (C0), formal (C1), as a scientific claim (C2), as an
-abstract (C3) or a question (C4); sources as published (S0), formal (S1), summed up (S2) or as a
+abstract (C3) or a question (C4); sources as published (S0), formal (S1), summarised (S2) or as a
 tweet (S3).
 """
 
@@ -27,25 +27,25 @@ from claim2source.text.prompts import Prompt
 from claim2source.text.quality import Quality, WrittenText, first_lines, judge_text
 
 Side = Literal["claims", "sources"]
-# Which text of a claim in another language than English is rewritten, and is its C0.
+# The text that is rewritten, and used as C0, for a claim in another language than English.
 ClaimText = Literal["original", "translation"]
 INFO = "styles.json"
-RULES = "rules"  # what made rule-made texts
-LISTED = 5  # of the texts that failed
-# Words of an abstract of C3: "about 150".
+RULES = "rules"  # the origin of texts made by rules
+LISTED = 5  # failed texts to list
+# Number of words of an abstract in C3: "about 150".
 _MIN_WORDS = 100
 _MAX_WORDS = 200
-# A formal rewriting may spell things out; what is longer is not a rewriting of the text.
+# A formal rewriting may spell things out, but a longer text is not a rewriting.
 _TIMES = 3
 
 
 @dataclass(frozen=True)
 class Style:
-    """Describe a style: its prompt, its rule and the form that its texts must have.
+    """Style with its prompt, its rule and the form of its texts.
 
-    `prompt` and `rule` are None for texts as they are. `form` says why a text lacks the style's
-    form; `same` whether a text may have the style already, so that a copy is a good answer;
-    `longest` is the most characters that any rewriting may have (None: by the original's).
+    `prompt` and `rule` are None for unchanged texts. `form` returns the reason if a text lacks the
+    style's form; `same` is whether a text may have the style already, so that a copy is a good
+    answer; `longest` is the maximum length in characters (None: relative to the original's).
     """
 
     name: str
@@ -58,7 +58,7 @@ class Style:
     longest: int | None = None
 
     def judge(self, original: Original, reply: str) -> WrittenText:
-        """Judge a reply as a rewriting of a text; without the style's form it is doubtful."""
+        """Judge a reply as a rewriting of a text; it is doubtful without the style's form."""
         error = rewrite_error(
             reply,
             original.text,
@@ -115,8 +115,8 @@ REWRITTEN = tuple(name for name in STYLES if STYLES[name].prompt)
 class Rewrite:
     """One version of a rewritten text.
 
-    `title` is that of the source, None for claims. `failure` says what is wrong; `text` is then
-    empty, or still the text if only the style's form is missed. `of` is the original's `sign`.
+    `title` is the source's title, None for claims. `failure` is the reason if it failed; `text` is
+    then empty, unless only the style's form is wrong. `of` is the original's `sign`.
     """
 
     id: str
@@ -129,7 +129,7 @@ class Rewrite:
 
 @dataclass(frozen=True)
 class Original:
-    """Text that is to be rewritten: a claim's, or a source's abstract with its title."""
+    """Text to rewrite: a claim's, or a source's abstract with its title."""
 
     id: str
     text: str
@@ -138,7 +138,7 @@ class Original:
 
     @property
     def sign(self) -> str:
-        """Identify title and text, to notice later that they changed."""
+        """Hash of title and text, to detect later changes."""
         return sha256(f"{self.title or ''}\n{self.text}".encode()).hexdigest()[:12]
 
     def rewritten(self, text: str, version: int = 1, failure: str | None = None) -> Rewrite:
@@ -146,10 +146,10 @@ class Original:
 
 
 def originals(dataset: Dataset, side: Side, claims: ClaimText = "original") -> list[Original]:
-    """List the texts of a data set that are rewritten.
+    """List the texts of a data set to rewrite.
 
-    With `claims` "translation" a claim in another language than English is its translation, if it
-    has one. Sources without an abstract have nothing to rewrite and are left out.
+    If `claims` is "translation", a claim in another language than English is replaced by its
+    translation, if it has one. Sources without an abstract are skipped.
     """
     require_one_of("claims", claims, get_args(ClaimText))
     texts: list[Original] = []
@@ -168,11 +168,11 @@ def originals(dataset: Dataset, side: Side, claims: ClaimText = "original") -> l
 
 @dataclass(frozen=True)
 class StyleOrigin:
-    """Record the origin of a style's texts: the model or the rules, the prompt and the texts.
+    """Origin of a style's texts: the model or the rules, the prompt and the original texts.
 
-    `prompt` is name and version; `claims` the text of claims that was rewritten, None for sources;
-    `split` that of the claims; `texts` and `failures` are counts. `thinking` says what was sent to
-    the server about it, and how many replies reasoned; empty for rules.
+    `prompt` is name and version; `claims` is the text of claims that was rewritten, None for
+    sources; `split` is the claims' split; `texts` and `failures` are counts. `thinking` is the
+    thinking setting sent to the server, and the number of replies with reasoning; "" for rules.
     """
 
     by: str
@@ -215,11 +215,11 @@ class _Info:
 def rewrite_by_rules(style: Style, texts: Iterable[Original]) -> list[Rewrite]:
     """Rewrite texts in a style without a model; see `style_rules`."""
     if style.rule is None:
-        raise ValueError(f"style {style.name} is the text as it is")
+        raise ValueError(f"style {style.name} is the unchanged text")
     rewrites: list[Rewrite] = []
     for original in texts:
         text = style.rule(original.text, original.title).strip()
-        # A post of emojis alone stays as it is.
+        # A post with only emojis is unchanged.
         rewrites.append(original.rewritten(text or original.text))
     return rewrites
 
@@ -247,7 +247,7 @@ def write_style(
 
 
 def style_lines(style: Style, texts: Sequence[Original], rewrites: Sequence[Rewrite]) -> list[str]:
-    """Count a style's rewritings, measure their quality, and list some that failed."""
+    """Count a style's rewritings, measure their quality, and list some failures."""
     originals_by_id = {text.id: text.text for text in texts}
     pairs: list[tuple[str, str]] = []
     failed: list[str] = []
@@ -284,7 +284,7 @@ def read_origin(folder: Path) -> dict[str, StyleOrigin]:
 
 
 def require_texts(folder: Path | None, names: Iterable[str]) -> None:
-    """Raise `InputError` if a folder of texts, if there is one, lacks a style."""
+    """Raise `InputError` if a folder of texts lacks a style; do nothing without a folder."""
     if folder is None:
         return
     if not folder.is_dir():
@@ -292,11 +292,11 @@ def require_texts(folder: Path | None, names: Iterable[str]) -> None:
     origins = read_origin(folder)
     for name in names:
         if name not in origins:
-            raise InputError(folder, reason=f"holds no texts of style {name}")
+            raise InputError(folder, reason=f"contains no texts of style {name}")
 
 
 def refuse_other_origins(folder: Path, styles: Mapping[str, StyleOrigin]) -> None:
-    """Raise `UserError` if a folder has a style's texts that were made in another way."""
+    """Raise `UserError` if a folder has texts of a style with another origin."""
     origins = read_origin(folder)
     for name, new in styles.items():
         before = origins.get(name, new)
@@ -306,19 +306,19 @@ def refuse_other_origins(folder: Path, styles: Mapping[str, StyleOrigin]) -> Non
             if old != now:
                 how = key if key == "by" else f"with {key}"
                 raise UserError(
-                    f"{folder}: {name} is there, made {how} {old}, not {now}; "
+                    f"{folder}: {name} already exists, made {how} {old}, not {now}; "
                     "add --overwrite or choose another --out"
                 )
 
 
 def refuse_other_folder(folder: Path) -> None:
-    """Raise `UserError` unless a folder is absent, empty or one of styles."""
+    """Raise `UserError` unless a folder is missing, empty or a folder of styles."""
     if not folder.exists() or not folder.is_dir() or not any(folder.iterdir()):
         return
     names = {INFO, *(f"{name}.jsonl" for name in STYLES)}
     for path in sorted(folder.iterdir()):
         if path.name not in names and not path.name.startswith("."):
-            raise UserError(f"{folder}: holds {path.name!r}, so it is not a folder of styles")
+            raise UserError(f"{folder}: contains {path.name!r}, so it is not a folder of styles")
     if not (folder / INFO).is_file():
         raise UserError(f"{folder}: has no {INFO}, so it is not a folder of styles")
 
@@ -330,13 +330,13 @@ def read_style(
 ) -> list[Rewrite]:
     """Read a style's texts, in file order.
 
-    With `texts` only their rewritings are given, and each of them must have all its versions and
-    be made of this very text. Raises `InputError` that names file, line and field.
+    With `texts`, only their rewritings are returned; each text must have all its versions, made
+    from this very text. Raises `InputError` with file, line and field.
     """
     path = folder / f"{style.name}.jsonl"
     origin = read_origin(folder).get(style.name)
     if origin is None or file_error(path) is not None:
-        raise InputError(folder, reason=f"holds no texts of style {style.name}")
+        raise InputError(folder, reason=f"contains no texts of style {style.name}")
     rewrites = _read_rewrites(path, style, origin.versions)
     if texts is None:
         return [rewrite for rewrite, _ in rewrites.values()]
@@ -350,7 +350,7 @@ def read_style(
                 continue
             rewrite, line = rewrites[original.id, version]
             if rewrite.of not in (None, original.sign):
-                reason = f"{original.id!r} was another text when it was rewritten"
+                reason = f"{original.id!r} has changed since it was rewritten"
                 problems.add(path, line, "of", reason)
             versions.append(rewrite)
     problems.raise_if_any()
@@ -379,10 +379,10 @@ def _read_rewrites(
 
 @dataclass(frozen=True)
 class StyleTexts:
-    """Style's texts of a split, by id for each version, and their origin.
+    """Texts of a split in a style, by id for each version, and their origin.
 
-    A text that could not be rewritten is left out: the original is used. `lost` counts
-    such texts over all versions.
+    A text that could not be rewritten is missing, and the original is used. `lost` counts such
+    texts over all versions.
     """
 
     by: str
@@ -408,9 +408,9 @@ def style_texts(
     claims: ClaimText,
     folder: Path | None,
 ) -> StyleTexts:
-    """Read a style's texts of a split from a folder, or make them by rules. Raises `InputError`.
+    """Read a split's texts in a style from a folder, or make them by rules. Raises `InputError`.
 
-    `claims` says which text of a claim was rewritten.
+    `claims` is the text of a claim that was rewritten.
     """
     before = originals(dataset, style.side, claims)
     if folder is None:
@@ -431,9 +431,9 @@ def _rewrite(row: Row, versions: int, style: Style) -> Rewrite | None:
         title = row.text("title")
     text = row.text("text")
     if not text.strip() and not fields.get("failure"):
-        row.complain("text", "is empty, and no failure is named")
+        row.complain("text", "is empty, but there is no failure")
     if title is not None and style.side == "claims":
-        row.complain("title", "claims have none")
+        row.complain("title", "claims have no title")
     if key is None:
         return None
     return Rewrite(key, version, text, title, **fields)

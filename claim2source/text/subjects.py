@@ -1,7 +1,7 @@
-"""Read the places and the populations that a text names, in English, German and French.
+"""Extract places and populations from a text in English, German or French.
 
 Places are countries, by name, adjective and inhabitants; populations are groups that a study is
-about, such as children or mice. A word counts if it begins with a stem of the lists below.
+about, such as children or mice. A word matches if it begins with a stem in the lists below.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from claim2source.core.records import nfkc
 from claim2source.text.clean import without_unseen
 
-# ISO 3166 codes; stems of English, German and French words. "=" in front: that word alone.
+# ISO 3166 codes and stems of English, German and French words; "=" marks complete words.
 PLACES: Mapping[str, str] = {
     "ar": "argentin",
     "at": "austria österreich autrich",
@@ -149,7 +149,7 @@ _NAMES = re.compile(
     r"(africa\w*|rica\w*|homes?|adults?|uni|bas|unis|kingdom|states|staaten|königreich)\b"
 )
 _SHORTEST_STEM, _LONGEST_STEM = 3, 22
-# Longer words are not held in memory.
+# Longer words are not cached.
 _LONGEST_WORD = 80
 
 
@@ -161,7 +161,7 @@ class Subjects(NamedTuple):
 
 
 def subjects(text: str) -> Subjects:
-    """Read the places, by their ISO codes, and the populations that a text names.
+    """Return the places (ISO codes) and the populations in a text.
 
     Example:
         >>> subjects("Belgian pupils") == subjects("belgische Schüler")
@@ -191,7 +191,7 @@ _WORDS, _STEMS = _stems()
 
 @lru_cache(maxsize=50_000)
 def _groups(word: str) -> tuple[str, ...]:
-    """Name the place or population of a word; of one with hyphens also those of its parts."""
+    """Return the places or populations of a word; with hyphens, also those of its parts."""
     groups: list[str] = []
     parts = word.split("-")
     for form in dict.fromkeys([word, *parts]):

@@ -1,4 +1,4 @@
-"""Find a data set's texts in other languages than English, and put translations into it."""
+"""Find texts in other languages than English in a data set, and add translations to it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CLAIM, TITLE, ABSTRACT = "claim", "title", "abstract"
 _OTHER_PART = "another part of this source has no translation"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _FIELDS = {TITLE: "title", ABSTRACT: "text"}
-# A translation is about as long as its text; what is longer holds something else.
+# A translation is about as long as its text; a longer one contains something else.
 _TIMES = 3
 _ALWAYS = 400
 
@@ -41,13 +41,13 @@ class ForeignText:
 
     @property
     def name(self) -> str:
-        """Name the text in messages: a claim by its id, a part of a source with it."""
+        """Name for messages: the claim's id, or the source's id with the part."""
         if self.part == CLAIM:
             return self.id
         return f"{self.id} ({self.part})"
 
     def judge(self, reply: str) -> WrittenText:
-        """Judge a reply as the English of the text.
+        """Judge a reply as the English translation of the text.
 
         It is doubtful if it lost numbers, percentages, handles or hashtags.
         """
@@ -60,22 +60,22 @@ class ForeignText:
 
 
 def require_translatable(dataset: str, out: Path | None, report: Path | None) -> Path:
-    """Return a data set's folder; raise `UserError` if a file would be lost or not written."""
+    """Return a data set's folder; raise `UserError` if a file would be lost or is not writable."""
     if out is not None:
         require_writable(out, "folder")
     folder = dataset_folder(dataset)
     if out is not None:
         check_folders([folder], out)
     elif folder.resolve() == DEMO.resolve():
-        raise ConfigError("out", None, "a folder: the packaged demo set is not changed")
+        raise ConfigError("out", None, "a folder, because the packaged demo set is not changed")
     elif is_pair_file(dataset):
-        raise ConfigError("out", None, "a folder: a file of pairs is not changed")
+        raise ConfigError("out", None, "a folder, because a file of pairs is not changed")
     else:
         require_writable(folder / QUERIES, "file")
     if report is not None:
         require_writable(report, "file")
         if report.resolve().is_relative_to((out or folder).resolve()):
-            raise UserError(f"{report}: lies in the data set; choose another --report")
+            raise UserError(f"{report}: is in the data set; choose another --report")
     return folder
 
 
@@ -111,14 +111,14 @@ def foreign_sources(
     *,
     overwrite: bool = False,
 ) -> list[ForeignText]:
-    """List titles and abstracts of the sources that are surely in another language than English.
+    """List titles and abstracts of sources that are certainly in another language than English.
 
-    What was translated before is left out, or, with `overwrite`, listed as it was at first.
+    Texts that were translated before are skipped, or, with `overwrite`, listed in their original.
     """
     foreign: list[ForeignText] = []
     wanted: set[str] | None = None
     if languages is not None:
-        # What is detected has no region.
+        # A detected language has no region.
         wanted = set(map(primary_language, languages))
     for row in _rows(folder / CORPUS):
         before = row.meta.get("original")
@@ -148,10 +148,10 @@ Translated = tuple[ForeignText, WrittenText]
 def put_translations(
     folder: Path, results: Sequence[Translated], out: Path | None, *, strict: bool
 ) -> list[Translated]:
-    """Write results into a data set or a copy of it; return them as they were used.
+    """Write translations into a data set or a copy of it; return them with their final kinds.
 
-    Of sources only those are translated whose every part is: the others' good parts are
-    `left out`. `strict` leaves out what is doubtful.
+    A source is translated only if all its parts are; otherwise its good parts are `left out`.
+    With `strict`, doubtful translations are not used.
     """
     parts: dict[tuple[str, str], list[Translated]] = {}
     for text, translation in results:
@@ -172,19 +172,19 @@ def put_translations(
 
 
 def _record(text: ForeignText) -> tuple[str, str]:
-    """Name the file and the record that a text belongs to."""
+    """Return the file and the record id of a text."""
     return QUERIES if text.part == CLAIM else CORPUS, text.id
 
 
 def _is_usable(translation: WrittenText, strict: bool) -> bool:
-    """Whether a translation is written into a data set."""
+    """Whether a translation may be written into a data set."""
     if strict and translation.kind == "doubtful":
         return False
     return bool(translation.text)
 
 
 def translation_report(results: Sequence[Translated]) -> dict[str, object]:
-    """Count the results by kind, and list those that failed, are doubtful or left out."""
+    """Count the results by kind, and list the failed, doubtful and unused ones."""
     problems: list[dict[str, str | None]] = []
     counts = Counter[str]()
     for text, translation in results:
@@ -204,7 +204,7 @@ def translation_report(results: Sequence[Translated]) -> dict[str, object]:
 
 
 def count_lines(texts: Sequence[ForeignText]) -> list[str]:
-    """Count the texts to translate by language: a line of claims and one of sources' texts."""
+    """Count the texts to translate by language: a line for claims and one for sources."""
     claims = Counter[str]()
     others = Counter[str]()
     for text in texts:
@@ -226,7 +226,7 @@ def _write_translations(
 ) -> None:
     """Write translations, by file and id, into a data set or into a copy of it at `out`.
 
-    Other lines stay. Each file is replaced at once, and a copy appears at once.
+    Other lines are unchanged. Each file is replaced atomically, and so is a copy.
     """
     if out is None:
         for name, by_id in changes.items():
@@ -258,15 +258,15 @@ def _write_changed(path: Path, target: Path, by_id: Mapping[str, Sequence[Transl
             if pairs:
                 _translate(row, pairs)
                 line = json.dumps(row, ensure_ascii=False) + "\n"
-                if _SURROGATE.search(line):  # of a field that is not ours
+                if _SURROGATE.search(line):  # in a field that is not ours
                     line = json.dumps(row) + "\n"
             file.write(line)
 
 
 def _translate(row: dict[str, object], pairs: Sequence[Translated]) -> None:
-    """Put the English into `metadata.translation` of a claim, or in place of a source's texts.
+    """Put the English into `metadata.translation` of a claim, or replace a source's texts by it.
 
-    These are in `metadata.original` then, with their language.
+    The original texts are moved to `metadata.original`, with their language.
     """
     metadata = row.get("metadata")
     if not isinstance(metadata, dict):

@@ -1,7 +1,4 @@
-"""Render records as text: claim forms, source forms and rewritings.
-
-Each is another text of the same record.
-"""
+"""Render records as text: claim forms, source forms and rewritings."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ SourceForm = Literal[
 ]
 _CLAIM_FORMS = get_args(ClaimForm)
 _SOURCE_FORMS = get_args(SourceForm)
-# The paper's forms; `paired` is in its released code only.
+# The paper's forms; `paired` is only in its released code.
 FORMS: tuple[ClaimForm, ...] = ("original", "translated", "bilingual")
 
 _MARKS = re.compile(r"^[\d⁰¹²³⁴-⁹*†‡§¶#\s]+|[\d⁰¹²³⁴-⁹*†‡§¶#\s]+$")
@@ -41,11 +38,11 @@ class Rendering(Settings):
 
     Args:
         claims: original, translated (English translation), bilingual (both), or paired (both,
-            and English twice, as the 2026 paper's code has it).
+            and English twice, as in the 2026 paper's code).
         sources: title_abstract, title, metadata (ours: metadata before the abstract) or
-            metadata_paper_order; released and released_unlabelled are those of the 2026 paper's
-            code, the second of its style transfer; organisers is their 2026 baseline's: title,
-            venue, abstract and authors.
+            metadata_paper_order; released and released_unlabelled are from the 2026 paper's code,
+            the latter for its style transfer; organisers is the form of the organisers' 2026
+            baseline: title, venue, abstract and authors.
     """
 
     claims: ClaimForm = "original"
@@ -59,7 +56,7 @@ class Rendering(Settings):
 
 
 class ClaimPart(NamedTuple):
-    """Part of a rendered claim that is in one language."""
+    """Part of a rendered claim in one language."""
 
     text: str
     language: str
@@ -68,8 +65,8 @@ class ClaimPart(NamedTuple):
 def render_claim(claim: Claim, form: ClaimForm = "original") -> str:
     """Render a claim: as posted, as its English translation, or both on two lines.
 
-    English claims are the same in all forms but `paired`, which has their text on both lines; a
-    claim without a translation is rendered as posted (`missing_translations` names those).
+    English claims are the same in all forms except `paired`, which has their text on both lines; a
+    claim without a translation is rendered as posted (`missing_translations` lists those).
     """
     return "\n".join(part.text for part in claim_parts(claim, form))
 
@@ -77,7 +74,7 @@ def render_claim(claim: Claim, form: ClaimForm = "original") -> str:
 def claim_parts(claim: Claim, form: ClaimForm = "original") -> tuple[ClaimPart, ...]:
     """Return the parts of a rendered claim, for analysers that need their languages.
 
-    A post may have line breaks itself: the rendered text cannot be split into its parts.
+    The rendered text cannot be split into its parts, because posts may have line breaks.
     """
     posted = ClaimPart(claim.text, claim.lang)
     if form == "original":
@@ -98,7 +95,7 @@ def _has_forms(claim: Claim) -> bool:
 
 
 def missing_translations(claims: Iterable[Claim], form: ClaimForm) -> list[str]:
-    """List the ids of the claims whose translation `form` needs and that have none."""
+    """List the ids of claims without a translation, if `form` needs one."""
     if form == "original":
         return []
     found: list[str] = []
@@ -109,15 +106,15 @@ def missing_translations(claims: Iterable[Claim], form: ClaimForm) -> list[str]:
 
 
 def untranslated_sentences(claims: Sequence[Claim], form: ClaimForm) -> list[str]:
-    """Count the claims without the translation that `form` needs, in a sentence; none for 0."""
+    """Report the claims without the translation that `form` needs; no sentence if all have one."""
     missing = len(missing_translations(claims, form))
     if missing == 0:
         return []
-    return [f"{missing} of {len(claims)} claims have no translation and are read as posted"]
+    return [f"{missing} of {len(claims)} claims have no translation and are used as posted"]
 
 
 def same_forms_reason(claims: Iterable[Claim]) -> str | None:
-    """Explain why these claims are one text in every form but `paired`; None if they are not."""
+    """Return the reason if all forms except `paired` are equal for these claims, else None."""
     are_english = True
     for claim in claims:
         if _has_forms(claim):
@@ -130,7 +127,7 @@ def same_forms_reason(claims: Iterable[Claim]) -> str | None:
 def distinct_forms(
     names: Sequence[str], claims: Iterable[Claim]
 ) -> tuple[list[ClaimForm], list[str]]:
-    """List the claim forms that differ here, with a note on those that are left out."""
+    """List the claim forms that differ here, with a note on the dropped ones."""
     forms = [form for form in _CLAIM_FORMS if form in names]
     reason = same_forms_reason(claims)
     if reason is None:
@@ -147,15 +144,14 @@ def distinct_forms(
 
 
 def render_source(source: Source, form: SourceForm = "metadata") -> str:
-    """Render a source; empty fields leave no label behind.
+    """Render a source; empty fields have no label.
 
-    `title_abstract`: "title. abstract". `title`: that alone. `metadata` (ours): Title, Venue,
-    Authors, Abstract, since truncation cuts the end and an abstract can best spare it.
-    `metadata_paper_order`: Title, Abstract, Authors, Venue as the paper lists the fields.
-    `released`, as the paper's code writes it: "title abstract Venue: .. Authors: .." on one line,
-    labels also if there is nothing behind them. `released_unlabelled`, as its style transfer's:
-    the same without labels. `organisers`, as their 2026 baseline writes it: "title. venue.
-    abstract. authors", with all authors.
+    `title_abstract`: "title. abstract". `title`: only the title. `metadata` (ours): Title, Venue,
+    Authors, Abstract, because truncation cuts the end, and an abstract suffers least.
+    `metadata_paper_order`: Title, Abstract, Authors, Venue, in the paper's order. `released`, from
+    the paper's code: "title abstract Venue: .. Authors: .." on one line, with labels even for empty
+    fields. `released_unlabelled`, from its style transfer: the same without labels. `organisers`,
+    from their 2026 baseline: "title. venue. abstract. authors", with all authors.
     """
     require_one_of("sources", form, _SOURCE_FORMS)
     if form == "released" or form == "released_unlabelled":
@@ -197,15 +193,14 @@ def _title_and_abstract(title: str, abstract: str) -> str:
 
 
 def clean_authors(authors: Sequence[str], keep: int = 3) -> tuple[str, ...]:
-    """Keep the first and last `keep` authors, once each, without remains of affiliations.
+    """Keep the first and last `keep` distinct authors, without remains of affiliations.
 
-    In a list of "Surname, Given" names are turned; else what follows the first comma of an entry
-    is dropped. An entry that is an affiliation itself ("& Tongji Hospital") is dropped, as
-    are footnote marks and e-mail addresses.
+    Names in a list of "Surname, Given" are turned; otherwise the text after an entry's first comma
+    is dropped. Affiliations ("& Tongji Hospital"), footnote marks and e-mail addresses are dropped.
     """
     if not authors:
         return ()
-    # Distinct before choosing: a repeated name must not take another author's place.
+    # Duplicates are removed first, so that they do not replace another author.
     distinct: dict[str, None] = {}
     for entry in in_reading_order(authors):
         before_comma, _, _ = entry.partition(",")
@@ -220,16 +215,16 @@ def clean_authors(authors: Sequence[str], keep: int = 3) -> tuple[str, ...]:
 
 
 def _is_author(name: str) -> bool:
-    """Whether a name is that of a person: no affiliation and no e-mail address."""
+    """Whether a name belongs to a person, unlike an affiliation or an e-mail address."""
     if not name or name.startswith("&") or "@" in name:
         return False
     return not AFFILIATION.search(name)
 
 
 def _released_authors(authors: Sequence[str], keep: int = 3) -> list[str]:
-    """Keep the first and last `keep` authors as the 2026 paper's code does, affiliations too.
+    """Keep the first and last `keep` authors like the 2026 paper's code, including affiliations.
 
-    What follows an entry's first comma is dropped, and one of the last who is a first too.
+    The text after an entry's first comma is dropped, and so are last authors among the first ones.
     """
     names: list[str] = []
     for entry in authors:
@@ -247,7 +242,7 @@ def _released_authors(authors: Sequence[str], keep: int = 3) -> list[str]:
 def read_rewrites(path: Path) -> dict[str, str]:
     """Read claim id -> rewritten text, from lines {"_id": .., "text": ..}.
 
-    Claims of other splits may be there. Raises `InputError` with a line for each problem.
+    Claims of other splits are allowed. Raises `InputError`, with a line per problem.
     """
     problems = Problems()
     texts: dict[str, str] = {}
@@ -266,15 +261,15 @@ def with_claim_texts(
     *,
     append: bool = False,
 ) -> tuple[Claim, ...]:
-    """Replace the text that `form` reads by other texts of claims, or append them to it.
+    """Replace the text of claims that `form` uses by other texts, or append these to it.
 
-    Appended texts have a line of their own. A claim without another text stays as it is.
+    An appended text is on a separate line. A claim without another text is unchanged.
     """
 
     def with_text(claim: Claim) -> Claim:
         if claim.id not in texts:
             return claim
-        # Both other forms end with the translation: the text goes there, once.
+        # The other forms end with the translation, so the text is appended there, once.
         is_posted = claim_parts(claim, form)[-1].language == claim.lang
         before = claim.text if is_posted else claim.translation
         text = f"{before}\n{texts[claim.id]}" if append else texts[claim.id]
@@ -291,7 +286,7 @@ def with_source_texts(
     *,
     keep_title: bool = True,
 ) -> tuple[Source, ...]:
-    """Replace the abstracts of sources by other texts; the title stays, or goes."""
+    """Replace the abstracts of sources by other texts; keep or remove the title."""
     replaced: list[Source] = []
     for source in sources:
         if source.id in texts:

@@ -1,6 +1,6 @@
-"""Translate texts to English word by word, by a word list in Ding's format.
+"""Translate texts to English word by word, with a word list in Ding's format.
 
-A line is `left :: right`. `|` divides both sides into blocks that belong together, and `;` a block
+A line is `left :: right`. `|` splits both sides into corresponding blocks, and `;` splits a block
 into words of one sense: `Maus {f} [zool.] | Mäuse {pl} :: mouse | mice`.
 """
 
@@ -13,11 +13,11 @@ from pathlib import Path
 from claim2source.core.errors import InputError
 from claim2source.data.text_files import read_lines
 
-# What other versions would read differently from the same file.
+# Incremented when the same file is parsed differently.
 FORMAT = 1
-# Notes on a word: {f}, [zool.], (a sense), <another form>; one may be within another.
+# Notes on a word: {f}, [zool.], (a sense), <another form>; they may be nested.
 _NOTES = re.compile(r"\{[^{}]*\}|\[[^\[\]]*\]|\([^()]*\)|<[^<>]*>")
-# Places of other words, and the pronouns and auxiliaries of a verb's forms.
+# Placeholders for other words, and the pronouns and auxiliaries of a verb's forms.
 _FILLERS = frozenset(
     """
     etw etw. jd jd. jdm jdm. jdn jdn. jds jds. sich er/sie er/sie/es ich/er/sie ich/sie wir/sie
@@ -25,23 +25,23 @@ _FILLERS = frozenset(
     has/had have/had
     """.split()
 )
-# Addresses and handles, which stay, or words.
+# Addresses and handles, which are kept, or words.
 _WORD = re.compile(r"https?://\S+|@[\w.]+|[^\W\d_]+(?:[-'’][^\W\d_]+)*")
 _WITHIN = re.compile(r"[-'’]")
 _SPACES = re.compile(r"[ \t]+")
 # Endings of inflected words, and letters that join the parts of a compound.
 _ENDINGS = ("en", "em", "er", "es", "e", "n", "s", "t")
 _JOINTS = ("", "s", "es", "n", "en", "er", "e")
-# Letters of a part of a compound or of a stem, at least; of a word that is divided, at most.
+# Minimum letters of a stem or a part of a compound, and maximum letters of a word to split.
 _SHORTEST, _LONGEST = 4, 60
-# Words whose translations are held.
+# Number of words whose translations are cached.
 _MOST_WORDS = 200_000
 
 
 class WordList:
-    """Translate the words of a list, each by its first sense; a compound by its parts.
+    """Translate words with a word list, by their first sense; compounds by their parts.
 
-    `left_out` are words that say nothing by themselves. Words that are not known stay.
+    `left_out` are words to drop because they carry no meaning. Unknown words are kept.
     """
 
     def __init__(self, senses: Mapping[str, str], left_out: Collection[str] = ()) -> None:
@@ -49,9 +49,9 @@ class WordList:
         self._found: dict[str, str | None] = {}
 
     def translate(self, text: str) -> str:
-        """Translate a text; addresses, handles, digits and signs stay.
+        """Translate a text, except addresses, handles, digits and signs.
 
-        It is "" if none of its words is known.
+        The result is "" if none of its words is known.
         """
         known = 0
 
@@ -77,7 +77,7 @@ class WordList:
         return self._found[word]
 
     def _whole(self, word: str) -> str | None:
-        """Look up a word as it is, in another case, or without its ending."""
+        """Look up a word unchanged, in another case, or without its ending."""
         if sense := self._sense(word):
             return sense
         for ending in _ENDINGS:
@@ -94,7 +94,7 @@ class WordList:
         return None
 
     def _parts(self, word: str) -> str | None:
-        """Translate a compound by two or more parts; the longest last one is taken."""
+        """Translate a compound by two or more parts, with the longest possible last part."""
         if _WITHIN.search(word):
             parts = _WITHIN.split(word)
             found = [self._look_up(part) for part in parts]
@@ -132,7 +132,7 @@ def read_senses(path: Path) -> dict[str, str]:
 def parse_senses(lines: Iterable[str]) -> dict[str, str]:
     """Map each single word of lines in Ding's format to its first sense.
 
-    Words that begin their line count before synonyms and forms.
+    The first word of a line has precedence over synonyms and inflected forms.
     """
     heads: dict[str, str] = {}
     synonyms: dict[str, str] = {}
@@ -144,7 +144,7 @@ def parse_senses(lines: Iterable[str]) -> dict[str, str]:
 
 
 def _line_senses(line: str) -> Iterator[tuple[str, str, bool]]:
-    """Yield single words of a line, their sense, and whether a word begins the line."""
+    """Yield the single words of a line with their sense, and whether they begin the line."""
     if line.startswith("#"):
         return
     left, separator, right = _without_notes(line).partition("::")
@@ -167,7 +167,7 @@ def _without_notes(line: str) -> str:
 
 
 def _variants(block: str) -> list[str]:
-    """List the words of one sense, without what stands for other words around them."""
+    """List the words of one sense, without placeholders for other words."""
     variants: list[str] = []
     for variant in block.split(";"):
         words = variant.split()

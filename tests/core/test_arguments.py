@@ -1,4 +1,4 @@
-"""What a caller passes is checked: one line names the argument, its value and what is wanted."""
+"""Arguments are checked: one line names the argument, its value and what is expected."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ COUNTS: dict[str, Callable[[Any], object]] = {
 @pytest.mark.parametrize("k", [-1, 0, True, 2.5, 2.0, "5", "٥"])
 def test_a_count_that_is_none_is_refused_by_name_and_value(verb: str, k: object) -> None:
     if k == 0 and k is not False and verb in ("run top", "result top", "sources"):
-        return  # nothing of a ranking can be kept, but nothing is not searched for
+        return  # a ranking may be cut to nothing, but a search for nothing is refused
     with pytest.raises(ConfigError) as error:
         COUNTS[verb](k)
     assert error.value.key == "k" and error.value.value == k

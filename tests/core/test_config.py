@@ -18,8 +18,9 @@ from claim2source.core.config import (
     require,
     to_yaml,
 )
-from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.validate import validated
+from tests.refusals import refused
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,9 @@ def read(tmp_path):
 def test_nothing_said_is_the_dataclass_defaults_and_a_required_key_is_named(read, monkeypatch):
     assert read() == Settings(names=["a", "b"])
     assert (read().run, read().out) == (None, Path("here"))
-    with pytest.raises(UserError, match="out: is required"):
+    with refused(ConfigError) as error:
         read(kind=Required)
+    assert error.value.key == "out"
     assert read("--out", "x", kind=Required) == Required(Path("x"))
     monkeypatch.setattr("sys.argv", ["prog", "--out", "there"])
     assert read_config(Settings, None, program="p", description="d").out == Path("there")
@@ -178,7 +180,7 @@ def test_a_file_of_a_flag_may_lie_in_the_home(read, tmp_path, monkeypatch):
 
 
 def test_reading_twice_shares_nothing():
-    """The parser is built once: no value of one reading is the default of the next."""
+    """The parser is built once: values of one call are not defaults of the next."""
 
     @dataclass(frozen=True)
     class Named:
@@ -200,45 +202,47 @@ def test_flags_are_set_and_unset_and_an_empty_file_changes_nothing(read, empty):
     assert read("resume: true\n", empty, "--no_resume").resume is False
 
 
-# Where the line starts with a number it is the line of the file; else "config".
+# Of each text: the line of the error, its field, and facts of its reason.
 REFUSED = {
-    "group:\n  step: 4\n": "2: group.step: no such key; did you mean group.steps? allowed: rate, steps, mode, drop, deep, layers",
-    "group.steps: 4\n": "1: group.steps: no such key; did you mean group.steps?",
-    "confg: a\n": "1: confg: no such key; allowed: group",
-    "group:\n  deep:\n    nam: x\n": "3: group.deep.nam: no such key; did you mean group.deep.name? allowed: name",
-    "group:\n  steps: 2.5\n": "2: group.steps: 2.5 is not allowed; allowed: a whole number",
-    "group:\n  mode: fp16\n": "2: group.mode: 'fp16' is not allowed; allowed: fp32, bf16",
-    "group:\n  steps: 4\n  steps: 5\n": "3: steps: is set twice",
-    "- a\n": "1: must be `key: value` lines",
-    "group: {\n\n": "3: not YAML: ",
-    "out: \x00\n": "not YAML",
-    f"out: {'[' * 3000}{']' * 3000}\n": "nested too deeply",
-    'out: "a\\0b"\n': "1: 'a\\x00b' holds a NUL character",
-    "group: {steps: !!int x}\n": "1: 'x' cannot be read as a value",
-    "langs: !mine [de]\n": "1: what has the tag !mine cannot be read",
-    "group: !!python/object:os.system {steps: 4}\n": "1: what has the tag !!python/object",
-    "group: !!set {steps}\n": "1: what has the tag !!set",
-    "langs: !!python/tuple [de]\n": "1: what has the tag !!python/tuple",
-    "!!python/name:os.system out: x\n": "1: 'out' cannot be read as a value",
-    "out: !mine:str x\n": "1: 'x' cannot be read as a value",
-    '"a\\0b": x\n': "1: 'a\\x00b' holds a NUL character",
-    f"group: {{steps: {'9' * 5000}}}\n": f"1: group.steps: '{'9' * 40}",
+    "group:\n  step: 4\n": (
+        2,
+        "group.step",
+        "group.steps",
+        "rate, steps, mode, drop, deep, layers",
+    ),
+    "group.steps: 4\n": (1, "group.steps", "group.steps"),
+    "confg: a\n": (1, "confg", "group"),
+    "group:\n  deep:\n    nam: x\n": (3, "group.deep.nam", "group.deep.name", "name"),
+    "group:\n  steps: 2.5\n": (2, "group.steps", "2.5"),
+    "group:\n  mode: fp16\n": (2, "group.mode", "'fp16'", "fp32, bf16"),
+    "group:\n  steps: 4\n  steps: 5\n": (3, None, "steps"),
+    "- a\n": (1, None, "`key: value`"),
+    "group: {\n\n": (3, None, "YAML"),
+    "out: \x00\n": (None, None, "YAML"),
+    f"out: {'[' * 3000}{']' * 3000}\n": (None, None),
+    'out: "a\\0b"\n': (1, None, "'a\\x00b'"),
+    "group: {steps: !!int x}\n": (1, None, "'x'"),
+    "langs: !mine [de]\n": (1, None, "!mine"),
+    "group: !!python/object:os.system {steps: 4}\n": (1, None, "!!python/object"),
+    "group: !!set {steps}\n": (1, None, "!!set"),
+    "langs: !!python/tuple [de]\n": (1, None, "!!python/tuple"),
+    "!!python/name:os.system out: x\n": (1, None, "'out'"),
+    "out: !mine:str x\n": (1, None, "'x'"),
+    '"a\\0b": x\n': (1, None, "'a\\x00b'"),
+    f"group: {{steps: {'9' * 5000}}}\n": (1, "group.steps", f"'{'9' * 40}"),
 }
 
 
 def test_a_bad_file_is_one_line_with_file_line_and_key(read, tmp_path):
-    for text, message in REFUSED.items():
-        with pytest.raises(UserError) as error:
+    for text, (line, key, *facts) in REFUSED.items():
+        with refused(InputError, *facts) as error:
             read(text)
-        (line,) = str(error.value).splitlines()
-        prefix = f"{tmp_path / '0.yaml'}:"
-        if message[0].isdigit():
-            assert line.startswith(f"{prefix}{message}")
-        else:
-            assert line.startswith(f"{prefix} ") and message in line
-        assert len(line) < 600
+        (problem,) = error.value.problems
+        assert (problem.file, problem.field) == (str(tmp_path / "0.yaml"), key)
+        assert problem.line == line
+        assert len(error.value.lines) == 1 and len(error.value.lines[0]) < 600
     (tmp_path / "a.yaml").write_bytes(b"out: \xff\n")
-    with pytest.raises(UserError, match=r"a\.yaml: not UTF-8"):
+    with refused(UserError, "a.yaml", "UTF-8"):
         read_config(Settings, [f"--config={tmp_path / 'a.yaml'}"], program="p", description="d")
 
 
@@ -246,43 +250,39 @@ BOMB = "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 10)}]\n" for n in 
 
 
 def test_aliases_that_go_round_or_stand_for_billions_are_refused(read):
-    for text, message in (
-        ("out: &a [*a]\n", r"0\.yaml: nested too deeply, or within itself"),
-        (f"a0: &a0 [x]\n{BOMB}out: *a9\n", r"0\.yaml: holds more than 100000 values"),
+    for text, fact in (
+        ("out: &a [*a]\n", "0.yaml"),
+        (f"a0: &a0 [x]\n{BOMB}out: *a9\n", "100000"),
     ):
-        with pytest.raises(UserError, match=message):
+        with refused(InputError, "0.yaml", fact):
             read(text)
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "key", "facts"),
     [
-        (
-            ["--group.steps", "x"],
-            "config: group.steps: 'x' is not allowed; allowed: a whole number",
-        ),
-        (["--group.steps", "0"], "config: group.steps: 0 is not allowed; allowed: 1 or more"),
-        (["--group.step", "3"], "config: group.step: no such key; did you mean group.steps?"),
-        (["--res"], "config: res: no such key"),  # no abbreviations
-        (["stray"], "stray"),
-        (["--no_langs"], "config: langs: false is not allowed; allowed: a list"),
-        (["--no_resume", "true"], "config: no_resume: no such key; did you mean resume?"),
-        (["--out", "a", "b"], "config: out: ['a', 'b'] is not allowed; allowed: a path, in quotes"),
-        (["--group.steps", "1", "2"], "allowed: a whole number; other words come first"),
-        (["--langs"], "config: langs: true is not allowed; allowed: a list"),
-        (["--config"], "config: config: no such key; allowed: group"),
-        (["--confg", "x.yaml"], "config: confg: no such key; did you mean config?"),
-        (["--config", "/dev/null"], "/dev/null: is not a regular file"),
-        (["--group.steps", "9" * 5000], "config: group.steps: "),
-        (["--group.steps", "[" * 5000], "config: group.steps: '[["),
+        (["--group.steps", "x"], "group.steps", ["'x'"]),
+        (["--group.steps", "0"], "group.steps", ["0", "1 or more"]),
+        (["--group.step", "3"], "group.step", ["group.steps?"]),
+        (["--res"], "res", []),  # no abbreviations
+        (["stray"], None, ["stray"]),
+        (["--no_langs"], "langs", ["false"]),
+        (["--no_resume", "true"], "no_resume", ["resume?"]),
+        (["--out", "a", "b"], "out", ["['a', 'b']", "a path"]),
+        (["--group.steps", "1", "2"], "group.steps", ["['1', '2']"]),
+        (["--langs"], "langs", ["true"]),
+        (["--config"], "config", ["group"]),
+        (["--confg", "x.yaml"], "confg", ["config?"]),
+        (["--config", "/dev/null"], None, ["/dev/null"]),
+        (["--group.steps", "9" * 5000], "group.steps", []),
+        (["--group.steps", "[" * 5000], "group.steps", ["'[["]),
     ],
 )
-def test_bad_words_are_one_line(read, words, message):
-    with pytest.raises(UserError) as error:
+def test_bad_words_are_one_line(read, words, key, facts):
+    with refused(UserError, *facts) as error:
         read(*words)
-    (line,) = str(error.value).splitlines()
-    assert message in line
-    assert "Traceback" not in line
+    assert getattr(error.value, "key", None) == key
+    assert len(error.value.lines) == 1 and "Traceback" not in error.value.lines[0]
 
 
 def printed(read, capsys, *words, kind=Settings):
@@ -323,7 +323,7 @@ def test_a_written_text_reads_back_as_text(text):
 
 @dataclass(frozen=True, kw_only=True)
 class Shared:
-    """What several programs take."""
+    """Keys that several programs share."""
 
     seed: int = 0
     scales: list[float] | None = list_field(help="scales that are tried")
@@ -355,7 +355,7 @@ def test_a_program_takes_the_settings_of_the_dataclass_it_inherits_from(read, ca
 
 @dataclass(frozen=True)
 class Server(config.Settings):
-    """A server, whose settings stand in a file."""
+    """A server, whose settings are in a file."""
 
     FLAGS: ClassVar = ("model",)
 
@@ -376,7 +376,7 @@ def test_a_group_of_few_flags_takes_a_file_of_its_keys(read, tmp_path):
     file.write_text("depth: 5\nmodel: m\n")
     words = ["--server", str(file)]
     assert read(*words, kind=Asking).server == Server("m", 5)
-    # Flags win over the file, and the file over a config, key by key.
+    # Flags override the file, and the file overrides a config, key by key.
     assert read("server:\n  name: x\n  depth: 1\n", *words, kind=Asking).server == Server(
         "m", 5, "x"
     )
@@ -384,18 +384,15 @@ def test_a_group_of_few_flags_takes_a_file_of_its_keys(read, tmp_path):
     assert read("--server.model", "k", *words, kind=Asking).server == Server("k", 5)
     printed = to_yaml(read(*words, kind=Asking))
     assert read(printed, kind=Asking).server == Server("m", 5)
-    for text, message in (
-        ("depth: -1\n", "server.yaml:1: server.depth: -1 is not allowed"),
-        (
-            "model: m\ndeepth: 1\n",
-            "server.yaml:2: server.deepth: no such key; did you mean server.depth?",
-        ),
+    for text, *facts in (
+        ("depth: -1\n", "server.yaml:1: server.depth: -1"),
+        ("model: m\ndeepth: 1\n", "server.yaml:2: server.deepth: ", "server.depth?"),
     ):
         file.write_text(text)
-        with pytest.raises(UserError) as error:
+        with refused(UserError, *facts) as error:
             read(*words, kind=Asking)
-        assert message in str(error.value) and "\n" not in str(error.value)
-    with pytest.raises(UserError, match="--server.depth: is not a flag; write it in a YAML file"):
+        assert "\n" not in str(error.value)
+    with refused(UserError, "--server.depth", "YAML"):
         read("--server.depth", "4", kind=Asking)
 
 
@@ -420,15 +417,12 @@ class Mixed:
 def test_a_rule_is_refused_by_the_key_of_its_group_at_the_line_that_set_it(read, tmp_path):
     file = tmp_path / "0.yaml"
     for words, message in (
-        (["one:\n  low: 0.95\n"], f"{file}:2: one.low: 0.95 is not allowed; allowed: below"),
+        (["one:\n  low: 0.95\n"], f"{file}:2: one.low: 0.95 "),
         (["two:\n  low: 0.95\n"], f"{file}:2: two.low: 0.95 "),
-        (["one: {high: 0.05}\n"], "config: one.low: 0.1 "),  # which no file set
+        (["one: {high: 0.05}\n"], "config: one.low: 0.1 "),  # not set by a file
         (["one: {low: 0.5}\n", "--one.low=0.95"], "config: one.low: 0.95 "),
         (["--two", "{low: 0.95}"], "config: two.low: 0.95 "),
-        (
-            ["one: {low: 1.5}\n"],
-            f"{file}:1: one.low: 1.5 is not allowed; allowed: a number, 0 to 1",
-        ),
+        (["one: {low: 1.5}\n"], f"{file}:1: one.low: 1.5 "),
     ):
         with pytest.raises(UserError) as error:
             read(*words, kind=Mixed)
@@ -448,7 +442,7 @@ def test_mappings_are_merged_key_by_key(read):
     assert read(first, second, kind=Mixed).free == {"a": 1, "b": 2, "c": 3}
     assert read(first, "--free.b", "4", kind=Mixed).free == {"a": 1, "b": 4}
     assert read(first, "--free", "{b: 4}", kind=Mixed).free == {"a": 1, "b": 4}
-    with pytest.raises(UserError, match=r"config: free: \{'a': 'x'\} is not allowed"):
+    with refused(ConfigError, "free: {'a': 'x'}"):
         read("--free", "{a: x}", kind=Mixed)
 
 
@@ -471,13 +465,15 @@ def test_a_text_that_no_file_can_hold_is_refused(read):
 
 def test_plain_values_are_made_with_a_prefix_before_the_keys():
     assert config.make(Mixed, {"two": Ruled(0.3), "free": {"a": 1}}).two == Ruled(0.3)
-    for values, message in (
-        ({"one": {"low": 0.95}}, r"config: stages\.0\.one\.low: 0\.95 "),
-        ({"lots": {"a": 1, "b": 2}}, r"config: stages\.0\.lots.*: no such key; .*one, two, free"),
-        ({"one": 3}, r"config: stages\.0\.one: must be `key: value` lines"),
-        ({"name": " "}, r"config: stages\.0\.name: ' ' is not allowed; allowed: text, not empty"),
+    for values, key, fact in (
+        ({"one": {"low": 0.95}}, "stages.0.one.low", "0.95"),
+        ({"lots": {"a": 1, "b": 2}}, "stages.0.lots", "one, two, free"),
+        ({"one": 3}, "stages.0.one", "low, high"),
+        ({"name": " "}, "stages.0.name", "' '"),
     ):
-        with pytest.raises(ConfigError, match=message):
+        with refused(ConfigError, f"config: {key}", fact) as error:
             config.make(Mixed, values, "stages.0.")
-    with pytest.raises(ConfigError, match=r"config: s\.out: is required"):
+        assert error.value.key == key
+    with refused(ConfigError) as error:
         config.make(Required, {}, "s.")
+    assert error.value.key == "s.out"

@@ -1,4 +1,4 @@
-"""Digits of other scripts are no numbers if a number is set or read."""
+"""Digits of other scripts are not numbers, in settings and in files."""
 
 from __future__ import annotations
 

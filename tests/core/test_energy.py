@@ -1,4 +1,4 @@
-"""Energy by the machine's counters: what is told, what wraps, and what is absent."""
+"""Energy by the machine's counters: readable, wrapping and missing ones."""
 
 from __future__ import annotations
 

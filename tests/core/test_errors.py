@@ -1,4 +1,4 @@
-"""What a user did wrong: one line each, exit code 2, no traceback."""
+"""A user's mistakes: one line each, exit code 2, no traceback."""
 
 import errno
 import os
@@ -62,10 +62,10 @@ def raising(error):
         ),
         (KeyboardInterrupt(), 130, "interrupted\n"),
         (Stopped("stopped at step 5", signal.SIGINT), 130, "stopped at step 5\n"),
-        # Of several processes the first one says it.
+        # Of several processes only the first one prints it.
         (Stopped("", signal.SIGTERM), 143, ""),
         (OSError(errno.ENOSPC, "No space left on device"), 2, "error: no space left on device\n"),
-        # Names cannot steer the terminal.
+        # Names cannot control the terminal.
         (UserError("f\x1b]0;owned\x07: why\nmore"), 2, "error: f\\x1b]0;owned\\x07: why more\n"),
         (OSError(errno.ENOENT, "why more", "f\x1b"), 2, "error: f\\x1b: why more\n"),
     ],
@@ -140,7 +140,7 @@ def test_a_trace_holds_no_secret_and_is_missed_where_it_cannot_be_written(
     )
 
 
-# What the interpreter itself does to its streams at its end needs processes.
+# The interpreter's own work on its streams at exit needs separate processes.
 BEGIN = "import logging, os, signal, sys\nfrom claim2source.core.errors import *\n"
 
 

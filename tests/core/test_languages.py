@@ -1,4 +1,4 @@
-"""Languages are looked up by the primary subtag, whatever a file calls them."""
+"""Languages are looked up by the primary subtag, whatever their spelling in a file."""
 
 from __future__ import annotations
 

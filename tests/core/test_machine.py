@@ -73,12 +73,12 @@ print(held_back())
 @pytest.mark.skipif(sys.platform != "linux", reason="of the GNU C library")
 @pytest.mark.parametrize("own", [False, True])
 def test_freed_blocks_that_lie_between_others_are_returned(own: bool) -> None:
-    """Measured in a process of its own, if nothing was freed before."""
+    """Measured in a new process, in which nothing was freed before."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC_"))}
     environment |= {"MALLOC_MMAP_THRESHOLD_": str(2**25)} if own else {}
     command = [sys.executable, "-c", HELD_BACK]
     output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     within, after = map(int, output.stdout.split())
-    # A user's own setting stays.
+    # A user's own setting is kept.
     assert within > 50 if own else within < 20
     assert after > 50 or own

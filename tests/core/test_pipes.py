@@ -1,4 +1,4 @@
-"""Local programs: pipes without a shell, failures, garbage, and an end for what hangs."""
+"""Local programs: pipes without a shell, failures, garbage, and hanging programs."""
 
 import time
 

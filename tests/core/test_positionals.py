@@ -1,4 +1,4 @@
-"""Words without an option: a post or a source may stand anywhere among the options."""
+"""Positional words: a post or a source may be anywhere among the options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a piece of work is: a bar on a terminal, lines elsewhere, nothing on stdout."""
+"""Progress of long work: a bar on a terminal, lines elsewhere, nothing on stdout."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_lines_say_what_is_done_and_the_time_that_is_left(
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     with Progress("papers", 1000) as bar:
         for count, texts in ((40, 10), (20, 10), (0, 5)):
-            # Texts of another kind stand for 100 papers; what needs no work counts at the end.
+            # Texts of another kind count as 100 papers; the rest is added at the end.
             with bar.part(100, 50) as part:
                 for _ in range(count):
                     clock[0] += 1

@@ -22,7 +22,7 @@ def test_the_reason_of_a_choice_is_called_why_in_json(tmp_path: Path) -> None:
     for written in (raw["systems"]["BM25"]["choices"][0], raw["training"]["choice"]):
         assert written["why"] == "nearer to the default" and "reason" not in written
     assert Report.read(tmp_path) == report
-    # Errors name the key as it is in the file.
+    # Errors use the key of the file.
     raw["training"]["choice"]["why"] = 3
     file.write_text(json.dumps(raw), encoding="utf-8")
     with pytest.raises(InputError) as caught:

@@ -12,7 +12,7 @@ def test_names_cannot_steer_a_terminal_or_break_a_table(style):
     name = "a\x1b]0;owned\x07\n\u202eb"
     text = render([name, TextTable([name], [[name]])], style)
     escaped = "a\\x1b]0;owned\\x07 \\u202eb"
-    # The paragraph keeps its line break, a cell has none.
+    # A paragraph keeps its line break, a cell does not.
     assert (text.count(escaped), text.count(escaped.replace(" ", "\n"))) == (2, 1)
     assert text.replace("\n", "").isprintable()
 

@@ -1,4 +1,4 @@
-"""Nothing that a user's file holds steers the terminal."""
+"""Nothing in a user's file controls the terminal."""
 
 import unicodedata
 

@@ -33,7 +33,7 @@ def test_the_launchers_single_thread_is_not_taken_for_a_wish(
 
 
 def test_a_number_told_to_the_launcher_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Outside a launch nothing changes unless it is said.
+    # Outside a launch nothing changes without an explicit number.
     assert use_cores(1) == torch.get_num_threads() == 1
     assert use_cores(3, 5) == torch.get_num_threads() == 5
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")

@@ -1,38 +1,31 @@
-"""JSON files: what cannot be read, or computed with, is one line with the file."""
-
-import pytest
+"""JSON files: unreadable content and numbers are reported in one line with the file."""
 
 from claim2source.core.errors import InputError
 from claim2source.core.validate import read_json
+from tests.refusals import refused
 
-DAMAGED = {
-    "": "F:1: not JSON: Expecting value",
-    '{"a": 1,\n}': "F:2: not JSON: Expecting property name enclosed in double quotes",
-    "[" * 100_000: "F: not JSON that can be read: nested too deeply",
-}
-NO_NUMBERS = {
-    "9" * 5000: f"the number {'9' * 40} is too long",
-    '{"a": NaN}': "the number NaN is not finite",
-    "[-Infinity]": "the number -Infinity is not finite",
-    "1e400": "the number 1e400 is not finite",
-}
+DAMAGED = {"": 1, '{"a": 1,\n}': 2, "[" * 100_000: None}  # text -> line
+NO_NUMBERS = {"9" * 5000: "9" * 40, '{"a": NaN}': "NaN", "[-Infinity]": "-Infinity"}
+NO_NUMBERS["1e400"] = "1e400"
 
 
-def refusal(path, **how):
-    with pytest.raises(InputError) as error:
+def refusal(path, *facts, **how):
+    """Check a refusal of one line with its file; return the line of the file."""
+    with refused(InputError, *facts) as error:
         read_json(path, **how)
-    (line,) = error.value.lines
-    return line.replace(str(path), "F")
+    (problem,) = error.value.problems
+    assert problem.file == str(path) and len(error.value.lines) == 1
+    return problem.line
 
 
 def test_damaged_json_and_numbers_that_cannot_be_computed_with_are_one_line(tmp_path):
     path = tmp_path / "f.json"
-    for text, reason in DAMAGED.items():
+    for text, line in DAMAGED.items():
         path.write_text(text)
-        assert refusal(path) == refusal(path, ours=False) == reason
-    for text, reason in NO_NUMBERS.items():
+        assert refusal(path, "JSON") == refusal(path, "JSON", ours=False) == line
+    for text, number in NO_NUMBERS.items():
         path.write_text(text)
-        assert refusal(path) == f"F: not JSON that can be read: {reason}"
+        assert refusal(path, "JSON", number) is None
 
 
 def test_what_transformers_writes_is_read(tmp_path):
@@ -47,6 +40,5 @@ def test_what_transformers_writes_is_read(tmp_path):
 
 def test_what_is_no_text_file_is_said(tmp_path):
     (tmp_path / "latin").write_bytes(b'"\xe9"')
-    assert refusal(tmp_path / "latin") == "F: not JSON: not UTF-8"
-    assert refusal(tmp_path) == "F: is a folder, not a file"
-    assert refusal(tmp_path / "absent") == "F: no such file"
+    for name, fact in (("latin", "UTF-8"), (".", "folder"), ("absent", "no such file")):
+        assert refusal(tmp_path / name, fact) is None

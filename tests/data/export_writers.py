@@ -1,4 +1,4 @@
-"""Write records as databases and reference managers do, by rules of their own."""
+"""Write records in the formats of databases and reference managers, independently of our readers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LANGUAGES = {"en": "English", "de": "German", "fr": "French", "es": "Spanish"}
 
 @dataclass(frozen=True)
 class Drawn:
-    """Record with all that a paper may have; `date` is a year and perhaps a month and a day."""
+    """Record with all possible fields; `date` is a year and perhaps a month and a day."""
 
     title: str
     abstract: str
@@ -59,12 +59,12 @@ Writer = Callable[[Sequence[Drawn]], bytes]
 
 @dataclass(frozen=True)
 class Export:
-    """Format: the name of a file, its writer, and the fields that it has not."""
+    """Format: the name of a file, its writer, and its missing fields."""
 
     name: str
     write: Writer
     lacks: frozenset[str] = frozenset()
-    # Parts of a date that it has: 1 is the year alone.
+    # Number of parts of a date: 1 is only the year.
     date_parts: int = 3
 
 
@@ -169,7 +169,7 @@ def element(name: str, text: str) -> str:
 
 
 def style(name: str, text: str) -> str:
-    """Write a text of EndNote in two pieces of a style each."""
+    """Write a text of EndNote in two pieces with different styles."""
     first, _, second = text.partition(" ")
     pieces = [first + " ", second] if second else [first]
     inner = "".join(f'<style face="normal" size="100%">{escape(piece)}</style>' for piece in pieces)
@@ -515,7 +515,7 @@ def csl_item(record: Drawn) -> Json:
 
 
 def crossref_item(record: Drawn) -> Json:
-    """Write a work whose date of issue is of its year alone."""
+    """Write a work whose date of issue is only a year."""
     return {
         **csl_item(record),
         "id": None,

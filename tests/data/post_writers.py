@@ -1,7 +1,7 @@
-"""Write posts as networks export them; nothing here is shared with the library's readers.
+"""Write posts as networks export them, without code of the library's readers.
 
-Each writer takes drafts and returns the file's text: a draft that is a repost, deleted or empty is
-written as the network writes such a one.
+Each writer takes drafts and returns the file's text. Reposts, deleted and empty drafts are written
+in the network's way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Value = dict[str, Any]
 
 @dataclass(frozen=True)
 class Draft:
-    """What is posted; `at` is a time in UTC."""
+    """A draft of a post; `at` is a time in UTC."""
 
     number: int
     text: str
@@ -136,7 +136,7 @@ def bluesky_feed(drafts: Sequence[Draft]) -> str:
 
 
 def bluesky_thread(drafts: Sequence[Draft]) -> str:
-    """The first draft stands above the second, the others are replies, each to the one before."""
+    """The first draft is the parent of the second, the others reply to the one before."""
 
     def node(draft: Draft) -> Value:
         view = bluesky_view(draft)
@@ -280,7 +280,7 @@ def reddit_listing(drafts: Sequence[Draft]) -> str:
 
 
 def reddit_page(drafts: Sequence[Draft]) -> str:
-    """A submission's page: a listing of it, and one of its comments, one below the other."""
+    """A submission's page: a listing with it, and one with its nested comments."""
     top = [data for data in map(reddit_data, drafts) if reddit_kind(data) == "t3"]
     below: Any = ""
     for data in reversed([data for data in map(reddit_data, drafts) if data not in top]):
@@ -301,7 +301,7 @@ def pushshift(drafts: Sequence[Draft]) -> str:
 def message(draft: Draft) -> Value:
     first, *rest = draft.written.split(" ", 1)
     pieces: Any = draft.written
-    if rest:  # as Telegram writes what is bold or a link
+    if rest:  # as Telegram writes bold text or a link
         pieces = [{"type": "bold", "text": first}, f" {rest[0]}"]
     written: Value = {
         "id": draft.number,
@@ -336,10 +336,10 @@ def plain_id(draft: Draft) -> str:
 
 @dataclass(frozen=True)
 class Format:
-    """File's name, its writer, what its posts are called, and what the format knows.
+    """File name, writer, ids of its posts, and the fields of the format.
 
-    `kinds` are those that it can write. `joined` is how the first line and the rest of a text come
-    back.
+    `kinds` are the kinds that it can write. `joined` is the separator between the first line and the
+    rest of a text after reading.
     """
 
     name: str

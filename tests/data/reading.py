@@ -6,15 +6,14 @@ import gzip
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
 from claim2source.core.errors import InputError
 from claim2source.data.paper_files import PaperFiles
 from claim2source.data.papers import Paper
+from tests import refusals
 
 
 def write(path: Path, data: str | bytes) -> Path:
-    """Write a file; a text whose name ends in .gz is packed."""
+    """Write a file; a text whose name ends in .gz is compressed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(data, str):
         data = gzip.compress(data.encode()) if path.suffix == ".gz" else data.encode()
@@ -29,8 +28,8 @@ def read(
     return list(files), files.omissions()
 
 
-def refused(path: Path, data: str | bytes, reason: str) -> None:
-    """Check that a file is refused in one line that says why."""
-    with pytest.raises(InputError, match=reason) as error:
+def refused(path: Path, data: str | bytes, *facts: object) -> None:
+    """Check that a file is refused in one line with these facts."""
+    with refusals.refused(InputError, path, *facts) as error:
         read(path, data)
     assert len(error.value.lines) == 1

@@ -39,7 +39,7 @@ STATUS = {
 
 
 class Server(ThreadingHTTPServer):
-    """Answer as `answers` say: path -> (status, headers, body)."""
+    """Answer with `answers`: path -> (status, headers, body)."""
 
     daemon_threads = True
 
@@ -47,7 +47,7 @@ class Server(ThreadingHTTPServer):
         self.answers: dict[str, tuple[int, dict[str, str], bytes]] = {}
         self.asked: list[tuple[str, dict[str, str]]] = []
         self.delay, self.drips = 0.0, False
-        # Answers a request of getPosts by its query, where it is set.
+        # If set, answers a request of getPosts by its query.
         self.by_query: Callable[[dict[str, list[str]]], object] | None = None
         super().__init__(("127.0.0.1", 0), Handler)
 

@@ -43,7 +43,7 @@ def test_turned_names(text: str, names: tuple[str, ...]) -> None:
         ("Jane Doe and Richard Roe", ("Jane Doe", "Richard Roe")),
         ("Doe, Jane &amp; Roe, Richard et al.", ("Jane Doe", "Richard Roe")),
         ("Doe, J., Ng, A. B., & Roe, R.", ("J. Doe", "A. B. Ng", "R. Roe")),
-        # In the name of an institution it parts nothing.
+        # It splits nothing in the name of an institution.
         (
             "Centers for Disease Control and Prevention",
             ("Centers for Disease Control and Prevention",),
@@ -88,7 +88,7 @@ def test_a_name_before_its_affiliation_is_kept_whole(entry: str) -> None:
         # More than two parts: the name is what the released code takes.
         ("Doe, Jane; Ng, Wuhan, China", ("Jane Doe", "Ng")),
         ("Rahman, Md; Doe, MD", ("Md Rahman", "MD Doe")),
-        # Parted by commas alone.
+        # Separated only by commas.
         ("Jane Doe, Ng", ("Jane Doe",)),  # as "Jane Doe, Wuhan"
         ("Jane Doe, Richard Roe, Leipzig University", ("Jane Doe", "Richard Roe")),
     ],

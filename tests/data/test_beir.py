@@ -13,6 +13,7 @@ from claim2source.core.records import Claim, Source
 from claim2source.data.beir import read_beir, write_beir
 from claim2source.data.folders import DEMO
 from claim2source.data.loading import load
+from tests.refusals import refused
 
 CORPUS = [
     {
@@ -46,7 +47,7 @@ def make(
     queries: list[Any] = QUERIES,
     qrels: dict[str, list[str]] | None = None,
 ) -> Path:
-    """Write a BEIR folder; a record that is text goes in as it is."""
+    """Write a BEIR folder; a record that is a text is written unchanged."""
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     for name, records in (("corpus", corpus), ("queries", queries)):
         lines = [r if isinstance(r, str) else json.dumps(r) for r in records]
@@ -58,7 +59,7 @@ def make(
 
 
 def problems(folder: Path, split: str = "dev") -> list[str]:
-    """The lines with which a folder is refused, without the folder's name and the last hint."""
+    """The lines of a refusal, without the folder's name and the last hint."""
     with pytest.raises(InputError) as error:
         load(folder, split)
     lines = [line.replace(f"{folder}/", "") for line in str(error.value).splitlines()]
@@ -91,13 +92,13 @@ def test_loads_a_split(tmp_path: Path) -> None:
 def test_a_plain_name_is_looked_for_where_data_sets_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `configs/finetune/ct25_minilm.yaml` names its set; a folder that is here goes first."""
+    """As in `configs/finetune/ct25_minilm.yaml`; a folder in the current one has precedence."""
     folder, data_home = tmp_path / "here", tmp_path / "kept"
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setenv("CLAIM2SOURCE_DATA", str(data_home))
     assert load("demo", "dev") == read_beir(DEMO, "dev")
-    with pytest.raises(InputError, match="demo: no such data set here, nor in .*kept"):
+    with refused(InputError, "demo", data_home):
         load("./demo", "dev")
     demo = load("demo", "train")
     write_beir([demo], data_home / "set25")
@@ -107,9 +108,7 @@ def test_a_plain_name_is_looked_for_where_data_sets_are_kept(
     # Without the variable no folder is guessed.
     monkeypatch.delenv("CLAIM2SOURCE_DATA")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        InputError, match="^set25: no such data set here, and CLAIM2SOURCE_DATA is not set$"
-    ):
+    with refused(InputError, "set25", "CLAIM2SOURCE_DATA"):
         load("set25", "train")
 
 
@@ -121,7 +120,7 @@ def test_languages(tmp_path: Path) -> None:
     assert len(german.sources) == 4
     assert load(folder, "dev", ["de", "en"]) == load(folder, "dev")
     for languages in (["fr"], ["de", "fr"], "fr"):
-        with pytest.raises(ConfigError, match="'fr'.*allowed: en, de$"):
+        with refused(ConfigError, "languages", "'fr'", "en, de"):
             load(folder, "dev", languages)
     with pytest.raises(ConfigError):
         load(folder, "dev", [])
@@ -135,15 +134,12 @@ def test_candidates(tmp_path: Path) -> None:
     folder = make(tmp_path, queries=[*QUERIES[:3], query])
     assert load(folder, "train").claims[0].candidates == ("p4", "p1")
     assert load(folder, "dev").claims[0].candidates is None
-    for bad, message in [
-        (["p4", "p4"], "names a source twice"),
-        (["p4", "zz"], "'zz' is not in corpus.jsonl"),
-        ([["p4"]], "is a list, not text"),
-    ]:
+    for bad, fact in [(["p4", "p4"], "twice"), (["p4", "zz"], "'zz'"), ([["p4"]], "a list")]:
         query["metadata"] = {"candidates": bad}
         folder = make(tmp_path, queries=[*QUERIES[:3], query])
-        assert problems(folder, "train") == [f"queries.jsonl:4: metadata.candidates: {message}"]
-    # A candidate that is in no corpus only counts for the split being loaded.
+        (line,) = problems(folder, "train")
+        assert line.startswith("queries.jsonl:4: metadata.candidates: ") and fact in line
+    # A candidate that is not in the corpus matters only for the split being loaded.
     query["metadata"] = {"candidates": ["zz"]}
     assert len(load(make(tmp_path, queries=[*QUERIES[:3], query]), "dev").claims) == 3
 
@@ -164,58 +160,68 @@ def test_format_variants(tmp_path: Path) -> None:
     assert dataset.claims == (Claim("q1", "masks work", golds=('<"Heroes">',)),)
 
 
-SPACE = "holds white space, which would split it in a ranked list; use _ instead"
-BAD_CORPUS: list[tuple[Any, str]] = [
-    ({"title": "t"}, "_id: is missing; there are: title"),
-    *(({"_id": f"a{space}b", "title": "t"}, f"_id: {SPACE}") for space in "\t\n \u00a0\u2028"),
-    ({"_id": "a\x00", "title": "t"}, "_id: holds a NUL character"),
-    ({"_id": 1.5, "title": "t"}, "_id: is a number, not text"),
-    ({"_id": "p2", "title": "t"}, "_id: 'p2' is already on line 2"),
-    ({"_id": "p9"}, "title: is empty, and so is text"),
-    ('{"_id": "p9", "title": "t", "text": "\\ud800"}', "text: holds half of a surrogate pair"),
+# A record, the field of its problem, and a fact of the reason.
+BAD_CORPUS: list[tuple[Any, str, str]] = [
+    ({"title": "t"}, "_id: ", "title"),
+    *(
+        ({"_id": f"a{space}b", "title": "t"}, "_id: ", "white space")
+        for space in "\t\n \u00a0\u2028"
+    ),
+    ({"_id": "a\x00", "title": "t"}, "_id: ", "NUL"),
+    ({"_id": 1.5, "title": "t"}, "_id: ", "a number"),
+    ({"_id": "p2", "title": "t"}, "_id: 'p2' ", "line 2"),
+    ({"_id": "p9"}, "title: ", "text"),
+    ('{"_id": "p9", "title": "t", "text": "\\ud800"}', "text: ", "surrogate"),
     (
         {"_id": "p9", "title": "t", "metadata": {"authors": ["a", 3]}},
-        "metadata.authors: is a number, not text",
+        "metadata.authors: ",
+        "number",
     ),
-    ('{"_id": "p9", ', "broken JSON: Expecting property name enclosed in double quotes"),
-    ('{"_id": "p9", "text": "a", "text": "b"}', "text: stands twice in one JSON object"),
-    ("[" * 100_000, "broken JSON: nested too deeply"),
-    ('{"_id": ' + "1" * 5000 + "}", "broken JSON: a number is too long"),
+    ('{"_id": "p9", ', "", "JSON"),
+    ('{"_id": "p9", "text": "a", "text": "b"}', "text: ", "JSON"),
+    ("[" * 100_000, "", "JSON"),
+    ('{"_id": ' + "1" * 5000 + "}", "", "JSON"),
 ]
 
 
-BAD_QUERIES: list[tuple[Any, str]] = [
-    ({"_id": "q3", "text": "x"}, "_id: 'q3' is already on line 2"),
-    ({"_id": "q9", "text": " \n"}, "text: is empty"),
+BAD_QUERIES: list[tuple[Any, str, str]] = [
+    ({"_id": "q3", "text": "x"}, "_id: 'q3' ", "line 2"),
+    ({"_id": "q9", "text": " \n"}, "text: ", "empty"),
     (
-        {"_id": "q9", "text": "x", "metadata": {"lang": "english language"}},
-        "metadata.lang: 'english language' is not a language code such as en",
+        {"_id": "q9", "text": "x", "metadata": {"lang": "not one"}},
+        "metadata.lang: 'not one' ",
+        "en",
     ),
 ]
 
 
 BAD_QRELS = [
-    ("q1\tp4\t1.0", "score: '1.0' is not an integer"),
-    ("q1\tp4\t١", "score: '١' is not an integer"),
-    ("q1\t0\tp4\t1", "4 columns; the header has 3"),
-    ('q1\t"p4\t1', "broken row: a quote that is not closed"),
-    ("q9\tp4\t1", "query-id: 'q9' is not in queries.jsonl"),
-    ("q1\tp9\t1", "corpus-id: gold 'p9' is not in corpus.jsonl"),
-    ("q1\tp1\t1", "corpus-id: 'q1' is already judged for 'p1' on line 5"),
+    ("q1\tp4\t1.0", "score: '1.0' ", "integer"),
+    ("q1\tp4\t١", "score: '١' ", "integer"),
+    ("q1\t0\tp4\t1", "4 columns", "3"),
+    ('q1\t"p4\t1', "broken row", "quote"),
+    ("q9\tp4\t1", "query-id: 'q9' ", "queries.jsonl"),
+    ("q1\tp9\t1", "corpus-id: ", "'p9' is not in corpus.jsonl"),
+    ("q1\tp1\t1", "corpus-id: 'q1' ", "'p1' on line 5"),
 ]
 
 
+def require_problem(folder: Path, begin: str, fact: str) -> None:
+    (line,) = problems(folder)
+    assert line.startswith(begin) and fact in line, line
+
+
 def test_bad_records_are_one_line_each_with_their_place(tmp_path: Path) -> None:
-    for record, message in BAD_CORPUS:
+    for record, begin, fact in BAD_CORPUS:
         folder = make(tmp_path, [*CORPUS[:2], "", record, *CORPUS[2:]])
-        assert problems(folder) == [f"corpus.jsonl:4: {message}"]
-    for record, message in BAD_QUERIES:
+        require_problem(folder, f"corpus.jsonl:4: {begin}", fact)
+    for record, begin, fact in BAD_QUERIES:
         folder = make(tmp_path, queries=[*QUERIES, record])
-        assert problems(folder) == [f"queries.jsonl:5: {message}"]
-    for row, message in BAD_QRELS:
+        require_problem(folder, f"queries.jsonl:5: {begin}", fact)
+    for row, begin, fact in BAD_QRELS:
         folder = make(tmp_path, qrels={"dev": [*QRELS, "", row], "train": ["q4\tp4\t1"]})
-        assert problems(folder) == [f"qrels/dev.tsv:8: {message}"]
-        # Another split is not concerned.
+        require_problem(folder, f"qrels/dev.tsv:8: {begin}", fact)
+        # Other splits are not affected.
         assert len(load(folder, "train").claims) == 1
 
 
@@ -231,8 +237,7 @@ def test_bad_headers_and_empty_files(tmp_path: Path) -> None:
     ]:
         (folder / "qrels" / "dev.tsv").write_text(content)
         assert problems(folder) == [message]
-    message = problems(make(tmp_path, corpus=[], qrels={"dev": ["q1\tp1\t0"]}))
-    assert message == ["corpus.jsonl: holds no sources"]
+    require_problem(make(tmp_path, corpus=[], qrels={"dev": ["q1\tp1\t0"]}), "corpus.jsonl: ", "")
 
 
 def test_integer_ids_become_text_and_grades_below_one_are_no_golds(tmp_path: Path) -> None:
@@ -263,16 +268,14 @@ def test_wrong_encoding_names_the_right_line(tmp_path: Path) -> None:
 
 
 def test_missing_things(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="none: no such folder"):
+    with refused(InputError, tmp_path / "none"):
         load(tmp_path / "none", "dev")
     (tmp_path / "bare").mkdir()
     assert problems(tmp_path / "bare")[1:] == ["queries.jsonl: no such file"]
     folder = make(tmp_path / "set", qrels={"dev": QRELS, "train": [], "zz": [], "aa": []})
     for split in ("test", "", "../qrels/dev"):
-        with pytest.raises(InputError) as error:
+        with refused(InputError, f"{folder}: split: ", repr(split), "train, dev, aa, zz"):
             load(folder, split)
-        message = f"{folder}: split: no split {split!r}; splits: train, dev, aa, zz"
-        assert str(error.value) == message
 
 
 def test_split_without_judgements(tmp_path: Path) -> None:
@@ -289,8 +292,8 @@ def test_split_without_judgements(tmp_path: Path) -> None:
     assert all(claim.golds == () for claim in dataset.claims)
     assert len(dataset.qrels) == 0
     assert [claim.id for claim in load(folder, "other").claims] == ["test-2"]
-    with pytest.raises(InputError, match="splits: train, dev, test, other$"):
+    with refused(InputError, "split: ", "'none'", "train, dev, test, other"):
         load(folder, "none")
-    # With a qrels file metadata.split alone counts.
+    # With a qrels file only metadata.split is used.
     make(folder, queries=queries, qrels={"test": ["q1\tp1\t1"]})
     assert [claim.id for claim in load(folder, "test").claims] == ["q1", "x"]

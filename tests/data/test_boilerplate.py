@@ -1,4 +1,4 @@
-"""Notices of publishers and databases in abstracts: what goes, and what a study says."""
+"""Notices of publishers and databases are removed from abstracts, a study's sentences are not."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ NOTICES = [
     "(DIPF/Orig.)",
     "© 2020 Elsevier España, S.L.U. Todos los derechos reservados.",
 ]
-# What a study says, beside such words.
+# A study's sentences with such words.
 STAY = [
     "Copyright law in 2020 restricted text mining of abstracts.",
     "Copyright holders in 12 countries were asked about open access.",

@@ -17,6 +17,7 @@ from claim2source.data.checkthat import COLLECTION_2025 as COLLECTION
 from claim2source.data.loading import load
 from claim2source.data.prepare import PrepareConfig
 from claim2source.data.prepare import prepare as prepare_task
+from tests import refusals
 
 FIXTURES = Path(__file__).parent / "fixtures"
 ROWS: dict[str, list[list[Any]]] = {
@@ -60,7 +61,7 @@ def task(folder: Path, pickled: str = "pandas1_whole_p4", **changed: str | bytes
 
 
 def collection(folder: Path, **columns: list[Any]) -> Path:
-    """The task's folder with another collection: four rows, the columns given replaced."""
+    """The task's folder with another collection: four rows, with these columns replaced."""
     frame = pandas.read_pickle(FIXTURES / "pandas1_whole_p4.pkl")
     for name, values in columns.items():
         frame[name] = pandas.Series(values, dtype=object)
@@ -70,7 +71,7 @@ def collection(folder: Path, **columns: list[Any]) -> Path:
 
 
 def refused(source: Path, target: Path) -> list[str]:
-    """The lines with which the input is refused; nothing may have been written."""
+    """The lines of a refusal; checks that nothing was written."""
     before = {path: path.read_bytes() for path in source.rglob("*") if path.is_file()}
     with pytest.raises(UserError) as error:
         prepare(source, target)
@@ -126,7 +127,7 @@ def test_the_test_split_without_golds_absent_and_with_golds_only(tmp_path: Path)
     source = task(tmp_path / "in", test=None, test_gold=None)
     absent = prepare(source, tmp_path / "out", overwrite=True)
     assert [part.split for part in absent] == ["train", "dev"]
-    with pytest.raises(InputError, match="no split 'test'; splits: train, dev"):
+    with refusals.refused(InputError, "split: ", "'test'", "train, dev"):
         load(tmp_path / "out", "test")
     task(source, test=None)
     prepare(source, tmp_path / "out", overwrite=True)
@@ -134,30 +135,22 @@ def test_the_test_split_without_golds_absent_and_with_golds_only(tmp_path: Path)
 
 
 HEAD = "post_id\ttweet_text\tcord_uid\n"
-LONE_RETURN = (
-    "new-line character seen in unquoted field - "
-    "do you need to open the file in universal-newline mode?"
-)
 BAD_TWEETS: list[tuple[str | bytes, list[str]]] = [
-    (
-        HEAD + '1\t"two\nlines"\taaa00001\n1\tagain\taaa00001\n',
-        ["dev.tsv:4: post_id: '1' is already on line 2"],
-    ),
-    (HEAD + '1\t"two\nlines"\taaa00001\n2\t \taaa00001\n', ["dev.tsv:4: tweet_text: is empty"]),
-    (HEAD + "1\ta\rb\taaa00001\n", [f"dev.tsv:2: broken row: {LONE_RETURN}"]),
+    (HEAD + '1\t"two\nlines"\taaa00001\n1\tagain\taaa00001\n', ["dev.tsv:4: post_id: '1' "]),
+    (HEAD + '1\t"two\nlines"\taaa00001\n2\t \taaa00001\n', ["dev.tsv:4: tweet_text: "]),
+    (HEAD + "1\ta\rb\taaa00001\n", ["dev.tsv:2: "]),
     (
         "1\tx\taaa00001\n",
-        [
-            f"dev.tsv:1: {column}: must be a column of the header, once; there are: 1, x, aaa00001"
-            for column in ("post_id", "tweet_text", "cord_uid")
-        ],
+        [f"dev.tsv:1: {column}: " for column in ("post_id", "tweet_text", "cord_uid")],
     ),
 ]
 
 
 def test_bad_tweets_are_named_with_their_line(tmp_path: Path) -> None:
-    for dev, message in BAD_TWEETS:
-        assert refused(task(tmp_path / "in", dev=dev), tmp_path / "out") == message
+    for dev, places in BAD_TWEETS:
+        lines = refused(task(tmp_path / "in", dev=dev), tmp_path / "out")
+        for line, place in zip(lines, places, strict=True):
+            assert line.startswith(place)
 
 
 @pytest.mark.parametrize(
@@ -165,40 +158,38 @@ def test_bad_tweets_are_named_with_their_line(tmp_path: Path) -> None:
     [
         (
             {"cord_uid": ["aaa00001", "bbb00002", "ccc00003", "aaa00001"]},
-            ["row 3: cord_uid: 'aaa00001' is already in row 0", "gold 'ddd00004'"],
+            [("row 3: cord_uid: ", "'aaa00001'", "row 0"), ("", "gold 'ddd00004'")],
         ),
         (
             {"title": ["t", "t", float("nan"), "t"], "abstract": ["", None, float("nan"), ""]},
-            ["row 2: title: is empty, and so is abstract"],
+            [("row 2: title: ", "abstract")],
         ),
     ],
 )
 def test_bad_papers_are_named_with_their_row(
-    tmp_path: Path, columns: dict[str, list[Any]], messages: list[str]
+    tmp_path: Path, columns: dict[str, list[Any]], messages: list[tuple[str, ...]]
 ) -> None:
     lines = refused(collection(tmp_path / "in", **columns), tmp_path / "out")
-    assert len(lines) == len(messages)
-    assert lines[0] == f"{COLLECTION}: {messages[0]}"
-    assert all(part in line for part, line in zip(messages, lines, strict=True))
+    assert lines[0].startswith(f"{COLLECTION}: {messages[0][0]}")
+    for line, facts in zip(lines, messages, strict=True):
+        assert all(fact in line for fact in facts), line
 
 
 def test_missing_column_and_empty_or_hostile_collection(tmp_path: Path) -> None:
     source = task(tmp_path / "in")
     frame = pandas.read_pickle(source / COLLECTION)
     frame.drop(columns=["authors", "title"]).to_pickle(source / COLLECTION)
-    assert refused(source, tmp_path / "out") == [
-        f"{COLLECTION}: title: the column is missing",
-        f"{COLLECTION}: authors: the column is missing",
-    ]
+    for column, line in zip(("title", "authors"), refused(source, tmp_path / "out"), strict=True):
+        assert line.startswith(f"{COLLECTION}: {column}: ")
     frame.iloc[:0].to_pickle(source / COLLECTION)
-    assert refused(source, tmp_path / "out")[0] == f"{COLLECTION}: holds no papers"
+    assert refused(source, tmp_path / "out")[0].startswith(f"{COLLECTION}: ")
     (source / COLLECTION).write_bytes(b"cpandas\neval\n(X\x03\x00\x00\x001+1tR.")
     (line,) = refused(source, tmp_path / "out")
-    assert "refused 'pandas.eval'" in line
+    assert "'pandas.eval'" in line
 
 
 def as_csv(source: Path) -> Path:
-    """Put a CSV file, as pandas writes it, in the place of the pickle."""
+    """Replace the pickle by a CSV file that pandas writes."""
     frame = pandas.read_pickle(source / COLLECTION)
     path = source / COLLECTION.replace(".pkl", ".csv")
     frame.to_csv(path)
@@ -215,7 +206,7 @@ def test_the_collection_may_be_csv(tmp_path: Path) -> None:
     for split in ("train", "dev", "test"):
         first, second = (load(tmp_path / name, split) for name in ("pickle", "csv"))
         assert (first.claims, first.sources) == (second.claims, second.sources)
-    # Beside a pickle it is not read, and named.
+    # Next to a pickle it is not read, but reported.
     frame.to_pickle(source / COLLECTION)
     path.write_text("not a table")
     config = PrepareConfig("checkthat2025", tmp_path / "both", source)
@@ -245,6 +236,6 @@ def test_the_input_is_never_replaced(tmp_path: Path) -> None:
     source = task(tmp_path / "data" / "in")
     before = sorted(path.name for path in source.iterdir())
     for target in (source, source / ".", tmp_path / "data", tmp_path):
-        with pytest.raises(UserError, match="would replace the input"):
+        with refusals.refused(UserError, target, source):
             prepare(source, target)
     assert sorted(path.name for path in source.iterdir()) == before

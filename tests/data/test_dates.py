@@ -1,4 +1,4 @@
-"""Dates as people and registries write them, and as they are written."""
+"""Dates in the formats of people and registries, and in ours."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from claim2source.data.dates import first_day, iso_date, last_day, stored_date
         ("12 May 2020", 20200512, 20200512),
         ("Tue, 12 May 2020 10:00:00 GMT", 20200512, 20200512),
         ("12. März 2020", 20200312, 20200312),
-        # Either of two days, but for a point between them or a number that is no month.
+        # Two possible days, unless there are dots or a number is not a month.
         ("05/12/2020", 20200512, 20201205),
         ("05.12.2020", 20201205, 20201205),
         ("25/12/2020", 20201225, 20201225),
@@ -50,11 +50,11 @@ def test_what_a_date_may_mean(date: str, first: int, last: int) -> None:
         ("2020 Winter", "2020"),
         ("2019-2020", "2019"),
         ("c2020", "2020"),
-        # One of two days; the same day either way; a number that is no month.
+        # Two possible days; the same day either way; a number that is not a month.
         ("03/05/2020", "2020"),
         ("05/05/2020", "2020-05-05"),
         ("03/25/2020", "2020-03-25"),
-        # Days and months that there are not.
+        # Days and months that do not exist.
         ("2020-02-30", "2020-02"),
         ("2020-00-00", "2020"),
         ("2020-13-01", "2020"),

@@ -14,7 +14,7 @@ from claim2source.data.loading import load
 
 LANGS = ("en", "de", "fr")
 SPLITS = ("train", "dev", "test")
-# Words that are frequent in one of the three languages and no words of the others.
+# Frequent words in one of the three languages that do not exist in the others.
 FREQUENT = {
     "en": set("the and of with who was were than that not you your they have it's".split()),
     "de": set("der und nicht mit ist bei auf den das ein eine wie auch nur dem bringt".split()),

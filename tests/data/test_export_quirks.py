@@ -1,4 +1,4 @@
-"""What real exports do that no description of their format says."""
+"""Quirks of real exports that are missing from the descriptions of their formats."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ITEM = {
 
 
 def test_notes_and_attachments_are_left_out_by_their_type(tmp_path: Path) -> None:
-    """They may be most of a library, and some have a title."""
+    """They may be the majority of a library, and some have a title."""
     items = json.dumps([NOTE, FILE, {"data": FILE, "key": "A2"}, ITEM])
     csv = "Key,Item Type,Title,Abstract Note\nN1,note,,\nA1,attachment,Full Text PDF,\nK1,book,Masks,\n"
     for name, data, count in (("a.json", items, 3), ("a.csv", csv, 2)):
@@ -35,7 +35,7 @@ def test_notes_and_attachments_are_left_out_by_their_type(tmp_path: Path) -> Non
         assert [paper.source.title for paper in files] == ["Masks"]
         assert (files.left_out, files.without_text) == (count, 0)
         assert (
-            f"notes and attachments of a reference manager, left out: {count}" in files.omissions()
+            f"notes and attachments of a reference manager, skipped: {count}" in files.omissions()
         )
 
 
@@ -194,7 +194,7 @@ def test_ids_of_tables_are_theirs_or_made(tmp_path: Path) -> None:
     papers, notes = read(tmp_path / "a.csv", rows)
     ids = [paper.source.id for paper in papers]
     assert ids[:4] == ["7", "10.5555/b", "12345678", "k2"] and len(ids[4]) == 16
-    assert "without an id, which is made of the title: 1" in notes
+    assert "references without an id" in notes
     assert papers[2].url == "https://pubmed.ncbi.nlm.nih.gov/12345678/"
 
 
@@ -230,8 +230,8 @@ def test_a_workbook_is_known_by_what_is_in_it(tmp_path: Path) -> None:
         ("T", "2020"),
         ("U", ""),
     ]
-    refused(tmp_path / "empty.xlsx", sheet(), "is empty")
-    refused(tmp_path / "text.xlsx", "Title,Year\n", "is not an Excel workbook")
+    refused(tmp_path / "empty.xlsx", sheet(), "empty")
+    refused(tmp_path / "text.xlsx", "Title,Year\n", "Excel workbook")
 
 
 def test_rows_of_a_workbook_whose_size_is_wrong_are_read(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_authors_that_are_objects_in_parquet(tmp_path: Path) -> None:
 
 
 JSON_RECORDS = (
-    # One key of Crossref does not make a work of it.
+    # A single key of Crossref does not make a work.
     ({"title": "T", "authors": ["Jane Doe"], "published": "2020-05", "journal": "J"}, "2020-05"),
     ({"title": "T", "authors": "Doe, Jane", "year": 2020, "journal": {"name": "J"}}, "2020"),
     (

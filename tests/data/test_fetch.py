@@ -12,6 +12,7 @@ import pytest
 from claim2source.core.errors import UserError
 from claim2source.data.fetch import BLUESKY_API, Fetcher, is_address, posts_from
 from claim2source.data.posts import Post
+from tests import refusals
 from tests.data.social_server import DID, RECORD, STATUS, Server, serving
 
 
@@ -36,7 +37,7 @@ def test_a_post_of_bluesky_is_read_with_its_links(server: Server) -> None:
     assert not {"Cookie", "Authorization", "Referer"} & set(headers)
     server.asked.clear()
     fetcher(server).post(f"https://bsky.app/profile/{DID}/post/3kab")
-    assert len(server.asked) == 1  # that name is known already
+    assert len(server.asked) == 1  # the handle is not resolved again
 
 
 def test_a_status_of_mastodon_is_text(server: Server) -> None:
@@ -45,13 +46,13 @@ def test_a_status_of_mastodon_is_text(server: Server) -> None:
     assert "<" not in post.text
     assert (post.lang, post.date) == ("de", "2021-05-04")
     assert post.links == ("https://nature.com/a?b=1&c=2",)
-    with pytest.raises(UserError, match="own.example is neither bsky.app nor a known instance"):
+    with refusals.refused(UserError, "own.example", "--instances"):
         fetcher(server).post("https://own.example/@ada/110")
     assert fetcher(server, instances=("own.example",)).post("https://own.example/@ada/110") == post
 
 
 def bluesky(server: Server, *views: dict[str, Any]) -> Post:
-    """Fetch a post whose view is the first; the others are answered by their addresses."""
+    """Fetch a post whose view is the first; the others are found by their addresses."""
     by_uri = {view["uri"]: {"posts": [view]} for view in views[1:]}
     first = {"posts": [{"uri": f"at://{DID}/app.bsky.feed.post/3k", **views[0]}]}
     server.by_query = lambda query: by_uri.get(query.get("uris", [""])[0], first)
@@ -91,7 +92,7 @@ MEDIA_VIEW = {"$type": "app.bsky.embed.recordWithMedia#view", "record": {"record
     "view",
     [
         {"record": {**OWN, "embed": WITH_MEDIA}, "embed": MEDIA_VIEW},
-        # A server that does not show what is quoted is asked for it.
+        # If a server does not show the quoted post, it is fetched.
         {"record": {**OWN, "embed": WITH_MEDIA}},
         {"record": {**OWN, "embed": WITH_MEDIA}, "embed": {"record": {"record": POINTS_TO}}},
     ],
@@ -116,7 +117,7 @@ def test_what_a_post_of_bluesky_may_carry(server: Server) -> None:
     card = {"external": {"uri": "https://a.org", "title": "A study", "description": "of masks"}}
     post = bluesky(server, {"record": {**OWN, "embed": card}})
     assert (post.text, post.links) == ("wow\n\n[link] A study. of masks", ("https://a.org",))
-    # One that quotes itself ends, and what cannot be seen is no text.
+    # A post that quotes itself ends, and invisible posts have no text.
     own_uri = {"uri": f"at://{DID}/app.bsky.feed.post/3k"}
     itself = {**OWN, "embed": {"$type": "app.bsky.embed.record", "record": own_uri}}
     assert bluesky(server, {"record": itself}).text == "\n\n[quoted post] ".join(["wow"] * 3)
@@ -171,23 +172,23 @@ def test_what_a_status_of_mastodon_may_carry(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "reason"),
+    ("address", "fact"),
     [
-        ("http://mastodon.social/@ada/110", "not a plain https://"),
-        ("https://me:secret@mastodon.social/@ada/110", "not a plain https://"),
-        ("https://mastodon.social.evil.org/@ada/110", "neither bsky.app nor"),
-        ("https://mastodon.social/@ada/١١٠", "is not https://mastodon.social/@NAME/NUMBER"),
-        ("https://mastodon.social/@ada/110/../x", "is not https://mastodon.social/@NAME/NUMBER"),
-        ("https://bsky.app/profile/a&uris=b/post/3k", "is not https://bsky.app"),
-        ("https://[bad", "is not an address"),
+        ("http://mastodon.social/@ada/110", "https://"),
+        ("https://me:secret@mastodon.social/@ada/110", "https://"),
+        ("https://mastodon.social.evil.org/@ada/110", "--instances"),
+        ("https://mastodon.social/@ada/١١٠", "https://mastodon.social/@NAME/NUMBER"),
+        ("https://mastodon.social/@ada/110/../x", "https://mastodon.social/@NAME/NUMBER"),
+        ("https://bsky.app/profile/a&uris=b/post/3k", "https://bsky.app/profile/NAME/post/KEY"),
+        ("https://[bad", ""),
     ],
 )
-def test_other_addresses_are_not_asked(server: Server, address: str, reason: str) -> None:
-    with pytest.raises(UserError, match=reason):
+def test_other_addresses_are_not_asked(server: Server, address: str, fact: str) -> None:
+    with refusals.refused(UserError, address, fact):
         fetcher(server).post(address)
     assert server.asked == []
     assert is_address(f" {address}\n") and not is_address(f"see {address}")
-    with pytest.raises(UserError, match="instances: 'https://a.b' is not a host"):
+    with refusals.refused(UserError, "instances: 'https://a.b'"):
         Fetcher(("https://a.b",))
 
 
@@ -203,7 +204,7 @@ def test_addresses_of_other_kinds_are_not_fetched(server: Server, address: str) 
     for given in (None, fetcher(server)):
         with pytest.raises(UserError) as error:
             next(posts_from(f" {address}\n", None, given))
-        assert address in str(error.value) and "not fetched" in str(error.value)
+        assert address in str(error.value) and "https://" in str(error.value)
     assert server.asked == []
 
 
@@ -217,34 +218,37 @@ def test_texts_with_colons_are_posts(post: str) -> None:
 def test_what_a_server_must_not_do(server: Server) -> None:
     path, address = "/api/v1/statuses/110", "https://mastodon.social/@ada/110"
 
-    def refused(reason: str, **options: Any) -> None:
-        with pytest.raises(UserError, match=reason) as error:
+    def refused(fact: str, **options: Any) -> None:
+        with refusals.refused(UserError, fact) as error:
             fetcher(server, **options).post(address)
         assert str(error.value).startswith(address) and "\n" not in str(error.value)
 
     server.say("/elsewhere", STATUS)
     for status in (301, 302, 303, 307, 308):
         server.say(path, b"", status, Location=f"{server.place}/elsewhere")
-        refused("redirects elsewhere")
+        refused(f"({status})")
     assert {path_asked for path_asked, _ in server.asked} == {path}
     server.say(path, json.dumps({**STATUS, "filler": "x" * 3000}).encode())
-    refused("answers more than 2000 bytes", limit=2000)
-    for status, reason in ((404, "no such post"), (401, "not public"), (500, "answers 500")):
+    refused("2000 bytes", limit=2000)
+    for status, fact in ((404, "no such post"), (401, "not public"), (500, "500")):
         server.say(path, {}, status)
-        refused(reason)
-    for value in (b"<html>", b"[" * 100_000, [], {"content": 5}, {"content": "<p> </p>"}, b"\xff"):
+        refused(fact)
+    for value in (b"<html>", b"[" * 100_000, [], b"\xff"):
         server.say(path, value)
-        refused("JSON object|has no content|has no text")
+        refused("JSON")
+    for value, fact in (({"content": 5}, "content"), ({"content": "<p> </p>"}, "no text")):
+        server.say(path, value)
+        refused(fact)
     server.say(path, STATUS)
     server.delay = 1.0
-    refused("cannot be read: .*timed out", timeout=0.2)
+    refused("timed out", timeout=0.2)
     server.delay, server.drips = 0.0, True
-    refused("cannot be read: .*timed out", timeout=0.3)
+    refused("timed out", timeout=0.3)
     server.drips = False
     bluesky = "https://bsky.app/profile/ada.org/post/3k"
     for answer in ({}, {"posts": []}, {"posts": [None]}, {"posts": [{"record": "x"}]}):
         server.say("/xrpc/app.bsky.feed.getPosts", answer)
-        with pytest.raises(UserError, match="no such post"):
+        with refusals.refused(UserError, bluesky, "no such post"):
             fetcher(server).post(bluesky)
     odd = {"text": "t", "facets": [{"features": [5]}], "langs": "en", "createdAt": 5, "embed": []}
     server.say("/xrpc/app.bsky.feed.getPosts", {"posts": [{"record": odd}]})

@@ -1,4 +1,4 @@
-"""A pickled DataFrame is read as pandas would, and a hostile one runs nothing."""
+"""A pickled DataFrame is read as by pandas, and a hostile one runs nothing."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_only_exact_pairs_are_admitted_and_a_refusal_names_them(tmp_path: Path) 
         assert f"refused '{module}.{name}'" in refusal(write(tmp_path, stack))
         old = b"\x80\x02c" + f"{module}\n{name}\n".encode() + b")R."
         assert "refused" in refusal(write(tmp_path, old))
-    # Every admitted pair is one of pandas', numpy's or pyarrow's data classes and builders.
+    # Every allowed name is a data class or builder of pandas, numpy or pyarrow.
     modules = {module.split(".")[0] for module, _ in ADMITTED}
     assert modules == set("pandas numpy pyarrow builtins __builtin__ _codecs datetime".split())
     assert not any("." in name for _, name in ADMITTED)
@@ -146,7 +146,7 @@ def test_copyreg_cache_is_not_a_way_in(tmp_path: Path) -> None:
         attack = attack.replace(b"cposix\nsystem\n", b"\x82\x4d")
         path = write(tmp_path, attack)
         assert "damaged" in refusal(path)
-        # Once anybody has looked it up, pickle gives it without asking for its name.
+        # After somebody looked it up, pickle returns it without looking up its name.
         copyreg._extension_cache[77] = os.system  # type: ignore[attr-defined]
         assert "damaged" in refusal(path)
     finally:
@@ -158,7 +158,7 @@ def test_files_that_cannot_be_read_are_one_line(tmp_path: Path) -> None:
     path = tmp_path / "frame.pkl"
     with open(path, "wb") as file:
         file.truncate(MAX_BYTES + 1)
-    assert f"a pickle is read up to {MAX_BYTES}" in refusal(path)
+    assert str(MAX_BYTES + 1) in refusal(path) and str(MAX_BYTES) in refusal(path)
     assert refusal(tmp_path / "none.pkl").endswith("no such file")
     assert "cannot be read" in refusal(tmp_path)
 
@@ -198,7 +198,7 @@ def array(code: str, shape: tuple[int, ...], data: bytes, order: bytes = b"\x89"
 
 
 def huge_arrays() -> list[bytes]:
-    """Calls for arrays of 2**40 cells, for which numpy itself would make room."""
+    """Calls for arrays of 2**40 cells, for which numpy would allocate memory."""
     calls = []
     for name in ("_reconstruct", "_frombuffer", "scalar"):
         module = "numpy._core.numeric" if name == "_frombuffer" else "numpy._core.multiarray"
@@ -277,7 +277,7 @@ def test_harmful_pickles_are_one_line_and_take_no_memory(tmp_path: Path, kind: s
 
 
 def test_hand_made_frame_is_good(tmp_path: Path) -> None:
-    """The attacks below differ from this in one place only."""
+    """The attacks below differ from this at a single point."""
     good = frame_of(array("i8", (1, 2), b"C\x10" + struct.pack("<2q", 4, 5)))
     assert read_frame(write(tmp_path, good)) == {"c0": [4, 5]}
     real = good.replace(b"Ne\x86R", _range_axis(2) + b"e\x86R")
@@ -291,8 +291,8 @@ def test_hand_made_frame_is_good(tmp_path: Path) -> None:
 
 def test_hostile_arrays_are_refused(tmp_path: Path) -> None:
     for values, message in [
-        (array("i8", (1, 2**60), b"C\x00"), "more data than the file holds"),
-        (array("i8", (2**60, 0), b"C\x00"), "more data than the file holds"),
+        (array("i8", (1, 2**60), b"C\x00"), "more data than the file"),
+        (array("i8", (2**60, 0), b"C\x00"), "more data than the file"),
         (array("i8", (1, 3), b"C\x10" + bytes(16)), "not as long as its shape"),
         (array("i8", (1, -2), b"C\x10" + bytes(16)), "impossible shape"),
         (array("i8", (1, 1, 2), b"C\x10" + bytes(16)), "1 or 2 dimensions"),
@@ -312,7 +312,7 @@ def test_a_buffer_may_not_be_read_many_times(tmp_path: Path) -> None:
     size = 200_000
     data = array("i1", (1, size), b"B" + struct.pack("<I", size) + bytes(size))
     assert len(read_frame(write(tmp_path, frame_of(data)))["c0"]) == size
-    # Forty columns that all say to be the same 200 kB.
+    # Forty columns that all refer to the same 200 kB.
     pickled = short("pandas._libs.internals") + short("_unpickle_block") + b"\x93"
     slice_call = short("builtins") + short("slice") + b"\x93K"
     blocks = b"".join(
@@ -327,7 +327,7 @@ def test_a_buffer_may_not_be_read_many_times(tmp_path: Path) -> None:
     bomb = FRAME + b")\x81}" + short("_mgr") + manager + b"(" + blocks + b"t](" + labels
     real = bomb.replace(b"Ne\x86R", _range_axis(size) + b"e\x86R")
     assert pickle.loads(real).shape == (size, 40)
-    assert "more data than the file holds" in refusal(write(tmp_path, bomb))
+    assert "more data than the file" in refusal(write(tmp_path, bomb))
 
 
 def _range_axis(size: int) -> bytes:

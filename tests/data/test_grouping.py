@@ -1,4 +1,4 @@
-"""Claims that mean the same paper: each rule against a slow reference."""
+"""Claims that refer to the same paper: each rule against a slow reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which records are of one paper, and what a merged one knows."""
+"""Records of the same paper, and the contents of merged ones."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ OTHER = [
     (paper(), paper(title=f"{TITLE}, part II")),
     (paper(), paper("2", date="2021")),
     (paper(), paper("2", authors=["Richard Roe"])),
-    # "Editorial" of somebody in some year.
+    # An "Editorial" by somebody in some year.
     (paper(title="Editorial"), paper("2", "Editorial", date="")),
     (paper(title=""), paper("2", "")),
 ]

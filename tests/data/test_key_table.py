@@ -1,4 +1,4 @@
-"""The table of keys: a dictionary's answers, in less memory."""
+"""The table of keys returns the same as a dictionary, with less memory."""
 
 from __future__ import annotations
 

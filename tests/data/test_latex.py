@@ -1,4 +1,4 @@
-"""LaTeX as reference managers write it."""
+"""LaTeX from reference managers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data sets with the traits of BEIR's: refused by name, or loaded leniently, counted and said."""
+"""Data sets with the defects of BEIR: refused by default, or loaded leniently with counts."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from claim2source.data.loading import load
 from claim2source.evaluation.evaluate import evaluate
 from claim2source.search.bm25 import BM25
 from tests.data.test_beir import make
+from tests.refusals import refused
 from tests.training.small import arguments as training_arguments
 from tests.training.small import save_small_model
 
@@ -73,7 +74,7 @@ def test_every_trait_is_loaded_counted_and_said(
     assert claims == [
         ("q1", "do masks stop droplets", "en", ("d1",), None),
         ("q2", "coffee", "en", ("2", "d4"), None),
-        # Golds that are not there can't be trained on, but stay judged: never found.
+        # Missing golds cannot be trained on, but stay in the judgements and are never found.
         ("q3", "zinc and colds", "en", (), None),
         ("q5", "yoga", "en", ("d5",), ("d5",)),
     ]
@@ -87,7 +88,7 @@ def test_every_trait_is_loaded_counted_and_said(
     assert " ".join(map("".join, counts)) == "5q2 1q4 1q5 1t4 1t6 2t6 1t10 1c3 1c5 2t11 2t13"
     assert [record.getMessage() for record in caplog.records] == [*data.notes]
     assert data.in_languages(["en"]).notes == data.notes
-    # What is not there is never found: one of one, one of two, none of two, one of one.
+    # Missing golds are never found: one of one, one of two, none of two, one of one.
     report = evaluate(
         BM25().index(data.sources).search(data.claims), data, ["recall@10"], repeats=0
     )
@@ -96,16 +97,14 @@ def test_every_trait_is_loaded_counted_and_said(
 
 def test_the_strict_error_names_the_flag(tmp_path: Path) -> None:
     folder = dirty(tmp_path / "set")
-    with pytest.raises(InputError, match="--lenient"):
+    with refused(InputError, folder, "--lenient", "lenient: true"):
         load(folder, "test")
-    # What lenient loading would not mend is refused by it too.
+    # Other problems are refused by lenient loading too.
     make(folder, [*CORPUS, "{", {"_id": "d9", "title": 4, "text": "x"}], QUERIES, {"test": QRELS})
     with pytest.raises(InputError) as error:
         load(folder, "test", lenient=True)
-    assert [line.split(": ", 1)[1] for line in str(error.value).splitlines()] == [
-        "broken JSON: Expecting property name enclosed in double quotes",
-        "title: is a number, not text",
-    ]
+    first, second = error.value.problems
+    assert "JSON" in first.reason and second.field == "title"
 
 
 def test_a_data_set_can_ask_for_it_in_its_own_folder(tmp_path: Path) -> None:
@@ -113,12 +112,12 @@ def test_a_data_set_can_ask_for_it_in_its_own_folder(tmp_path: Path) -> None:
     lenient = load(folder, "test", lenient=True)
     (folder / "dataset.yaml").write_text("lenient: true\n")
     assert load(folder, "test") == lenient
-    for text, message in [
-        ("lenent: true", r"dataset.yaml:1: lenent: no such key; did you mean lenient"),
-        ("lenient: [", r"dataset.yaml:\d: not YAML"),
+    for text, *facts in [
+        ("lenent: true", "dataset.yaml:1: lenent: ", "lenient?"),
+        ("lenient: [", "dataset.yaml:", "YAML"),
     ]:
         (folder / "dataset.yaml").write_text(text)
-        with pytest.raises(UserError, match=message):
+        with refused(UserError, *facts):
             load(folder, "test", lenient=True)
     for text in ("", "lenient: false\n", "# nothing\n"):
         (folder / "dataset.yaml").write_text(text)
@@ -159,16 +158,15 @@ def test_other_headers_and_none(tmp_path: Path, header: str | None, rows: list[s
     wrong = rows[-1].replace("d4", "d5").replace("0", "x")
     text = "\n".join([*([header] if header else []), *rows, wrong])
     (folder / "qrels" / "test.tsv").write_text(text, "utf-8")
-    with pytest.raises(InputError, match=r"test.tsv:\d: score: 'x.*' is not an integer") as error:
+    with refused(InputError, f"test.tsv:{text.count(chr(10)) + 1}: score: 'x"):
         load(folder, "test", lenient=True)
-    assert f"test.tsv:{text.count(chr(10)) + 1}: score" in str(error.value)
     (folder / "qrels" / "test.tsv").write_text(text.rpartition("\n")[0], "utf-8")
     assert load(folder, "test", lenient=True).qrels.grades == {"q1": {"d1": 1, "d4": 0}}
 
 
 @pytest.mark.slow
 def test_programs_load_leniently_when_asked(tmp_path: Path) -> None:
-    """A set as BEIR has them: it judges claims and sources that are absent, one source is empty."""
+    """A set like those of BEIR, with judgements of missing claims and sources, and an empty source."""
     corpus = [{"_id": f"{i}", "title": f"Study {i}", "text": f"Of {i}."} for i in range(30)]
     queries = [{"_id": f"t{i}", "text": f"what of {i}"} for i in range(30)]
     train = [f"t{i}\t{i}\t1.0" for i in range(30)] + ["t3\tgone\t1", "gone\t1\t1", "t3\t39\t1"]
@@ -196,10 +194,10 @@ def test_programs_load_leniently_when_asked(tmp_path: Path) -> None:
     ]  # fmt: skip
     for program, words in commands:
         main = importlib.import_module(f"claim2source.{program}").main
-        with pytest.raises(UserError, match="--lenient"):
+        with refused(UserError, "--lenient"):
             main(words)
         main([*words, "--data.lenient" if program == "train.finetune" else "--lenient"])
-    # Trained and resumed, it is the set that was loaded.
+    # After training and resuming, the manifest records it.
     manifest = json.loads((run / "checkpoints" / "epoch-1" / "manifest.json").read_text("utf-8"))
     assert manifest["config"]["data"]["lenient"] is True
     report = json.loads((run / "report.json").read_text("utf-8"))

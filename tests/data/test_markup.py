@@ -1,4 +1,4 @@
-"""Markup of titles and abstracts as registries and databases leave it."""
+"""Markup in titles and abstracts of registries and databases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from claim2source.data.markup import without_markup
     ("text", "expected"),
     [
         ("Masks &amp; <i>E. coli</i>", "Masks & E. coli"),
-        # Entities that stand for signs are no tags, and neither are signs themselves.
+        # Entities of signs are not tags, and neither are the signs.
         ("p &lt; 0.05 and q &gt; 0.1", "p < 0.05 and q > 0.1"),
         ("p<0.05 and q>0.1, a < b > c, x <T> y", "p<0.05 and q>0.1, a < b > c, x <T> y"),
         ('H<sub>2</sub>O <mml:math xmlns:mml="http://x"><mml:mi>C</mml:mi></mml:math>', "H2O C"),
@@ -40,7 +40,7 @@ from claim2source.data.markup import without_markup
             "Aim: In E. coli CO2",
         ),
         ("<simple-para>One.</simple-para><simple-para>Two.</simple-para>", "One. Two."),
-        # Escaped once more, and again.
+        # Escaped twice or more.
         ("&lt;i&gt;E. coli&lt;/i&gt; &lt;br/&gt;x", "E. coli x"),
         (
             "&amp;lt;i&amp;gt;E. coli&amp;lt;/i&amp;gt; &amp;amp;amp; p &amp;lt; 0.05",
@@ -48,16 +48,16 @@ from claim2source.data.markup import without_markup
         ),
         ("&lt;jats:p&gt;One.&lt;/jats:p&gt;&lt;jats:p&gt;Two.&lt;/jats:p&gt;", "One. Two."),
         ("R&amp;D AT&amp;T; a&amp;b", "R&D AT&T; a&b"),
-        # Tags that no list has: with a partner, a namespace, attributes or an end of their own.
+        # Unknown tags with a partner, a namespace, attributes or a self-closing end.
         ("<zz>a</zz> <x:y>b <k n='1'>c <m/>d", "a b c d"),
-        # What is no tag.
+        # Not tags.
         (
             "n<i>m, a<b>c, x<T>y, p < 0.05 and n > 3, <5 and >3",
             "n<i>m, a<b>c, x<T>y, p < 0.05 and n > 3, <5 and >3",
         ),
         ("i &lt;p&gt; k, p &lt;b and c&gt; d", "i <p> k, p <b and c> d"),
         ("see <http://a.org> and <x@y.org>", "see <http://a.org> and <x@y.org>"),
-        # Figures, captions and formulas that stand there twice.
+        # Repeated figures, captions and formulas.
         (
             "<p>One.</p><fig id='f'><label>1</label><caption><p>A mask.</p></caption></fig>Two.",
             "One. Two.",

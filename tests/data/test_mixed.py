@@ -1,4 +1,4 @@
-"""Data sets become one: claims, golds and sources keep what belongs together."""
+"""Data sets are joined: claims, golds and sources stay together."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.data.beir import write_beir
 from claim2source.data.loading import load
 from claim2source.data.prepare import PrepareConfig, main, prepare
+from tests.refusals import refused
 
 
 def write_set(folder: Path, lang: str, splits: str) -> Path:
-    """A set of which every split has a claim "c", that means "b", and which differs by language."""
+    """A set in which every split has a claim "c" with the gold "b"; it differs by language."""
     sources = tuple(Source(s, f"{lang} {s}", f"of {lang} {s}", ("A. Writer",)) for s in "ab")
     parts = []
     for split in splits.split():
@@ -68,13 +69,15 @@ def test_what_cannot_be_joined(tmp_path: Path) -> None:
     first = write_set(tmp_path / "one", "de", "train")
     namesake = write_set(tmp_path / "other" / "one", "fr", "train")
     for sets in ([str(first)], [str(first), str(namesake)]):
-        with pytest.raises(ConfigError, match="sets"):
+        with refused(ConfigError) as error:
             prepare(PrepareConfig("mixed", tmp_path / "out", sets=sets))
-    with pytest.raises(UserError, match="replace the input"):
+        assert error.value.key == "sets"
+    with refused(UserError, first):
         sets = [str(first), str(write_set(tmp_path / "two", "en", "dev"))]
         prepare(PrepareConfig("mixed", first, sets=sets, overwrite=True))
     for words in (["mixed"], ["news", "--sets", str(first), "--input", str(first)]):
-        with pytest.raises(ConfigError, match="sets"):
+        with refused(ConfigError) as error:
             main([*words, "--output", str(tmp_path / "out")])
+        assert error.value.key == "sets"
     assert not (tmp_path / "out").exists()
     assert len(load(first, "train").sources) == 2

@@ -1,4 +1,4 @@
-"""Forty forms in which registries say that a paper was retracted, withdrawn, doubted or corrected.
+"""Forty forms of notices about retractions, withdrawals, doubts and corrections in registries.
 
 The forms are those of real records; names, titles and DOIs are invented.
 """
@@ -77,7 +77,7 @@ def nbib(*lines: str) -> str:
     return "\n".join(["PMID- 7000001", "TI  - Masks in schools", *lines, ""])
 
 
-# Format, content, what became of the paper itself, and what it says of others.
+# Format, content, the paper's own state, and its notices about other papers.
 CASES: list[tuple[str, str, str, Mapping[str, str]]] = [
     # Crossref
     ("json", crossref(updated_by=[update("retraction")]), RETRACTED, {}),
@@ -107,7 +107,7 @@ CASES: list[tuple[str, str, str, Mapping[str, str]]] = [
         "",
         {"10.5555/o": CORRECTED, "10.5555/m": RETRACTED},
     ),
-    # A notice that was itself corrected stays the notice that it is.
+    # A corrected notice remains a notice.
     (
         "json",
         crossref(
@@ -117,7 +117,7 @@ CASES: list[tuple[str, str, str, Mapping[str, str]]] = [
         CORRECTED,
         {"10.5555/m": RETRACTED},
     ),
-    # Withdrawn in its own place.
+    # Withdrawn under its own DOI.
     (
         "json",
         crossref("WITHDRAWN: A", update_to=[update("withdrawal", "10.5555/A")]),
@@ -241,7 +241,7 @@ def test_rows_of_retraction_watch_may_name_several_papers(tmp_path: Path) -> Non
     notices = read_notices(path)
     for id, doi in (("1", "10.5555/a"), ("1", "10.5555/b"), ("7000001", ""), ("7000002", "")):
         assert notices.of(id, doi) == "retracted, 2020-05-12, 10.5555/n"
-    # An index of 1.0 may hold what stood behind a DOI.
+    # An index of 1.0 may contain text after a DOI.
     assert notices.of("1", "10.5555/a.") == "retracted, 2020-05-12, 10.5555/n"
     assert notices.of("7000003", "") == "expression of concern, 2020-12-25"
     assert notices.of("1", "10.5555/c") == notices.of("7000003", "")
@@ -260,7 +260,7 @@ def test_rows_of_retraction_watch_may_name_several_papers(tmp_path: Path) -> Non
         ("Partially retracted: Masks", PARTIAL, "Masks"),
         ("Masks [RETRACTED]", RETRACTED, "Masks"),
         ("Masks (Withdrawn)", WITHDRAWN, "Masks"),
-        # No word of these is about the paper itself.
+        # None of these is about the paper itself.
         ("Retracted articles in surgery", "", "Retracted articles in surgery"),
         ("Withdrawn patients: a survey", "", "Withdrawn patients: a survey"),
         ("Why papers are retracted: a study", "", "Why papers are retracted: a study"),

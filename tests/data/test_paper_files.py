@@ -1,4 +1,4 @@
-"""Papers of every kind of file: what is read, what is left out, what is refused and where."""
+"""Papers from all kinds of files: what is read, skipped and refused."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from claim2source.core.records import Source
 from claim2source.data.loading import load
 from claim2source.data.paper_files import PaperFiles
 from claim2source.data.papers import Paper
+from tests import refusals
 from tests.data.reading import refused, write
 from tests.data.test_paper_json import OPENALEX, WORK
 
@@ -60,7 +61,7 @@ def test_a_data_set_is_read_as_it_is_loaded() -> None:
 def test_works_of_openalex(tmp_path: Path, name: str) -> None:
     files = PaperFiles.of(str(write(tmp_path / name, lines(WORKS))))
     assert list(files) == READ and files.left_out == 1
-    assert list(files) == READ and files.left_out == 1  # as often as asked
+    assert list(files) == READ and files.left_out == 1  # every time
 
 
 def test_articles_of_pubmed(tmp_path: Path) -> None:
@@ -94,9 +95,9 @@ def test_tables_with_a_map_of_columns(tmp_path: Path) -> None:
     columns = {"id": "pmid", "title": "name", "authors": "who"}
     csv = write(tmp_path / "papers.csv.gz", "\ufeff" + rows)
     assert list(PaperFiles.of(str(csv), columns)) == expected
-    with pytest.raises(InputError, match=r"title: no column 'nam'; there are: pmid, name"):
+    with refusals.refused(InputError, "title: ", "'nam'", "pmid, name"):
         list(PaperFiles.of(str(csv), {**columns, "title": "nam"}))
-    with pytest.raises(ConfigError, match="columns: 'titel' is not allowed; allowed: FIELD=COLUMN"):
+    with refusals.refused(ConfigError, "columns: 'titel' ", "FIELD=COLUMN"):
         PaperFiles.of(str(csv), {"titel": "name"})
 
 
@@ -113,24 +114,25 @@ def test_a_folder_is_all_its_files_and_says_which_it_leaves_out(tmp_path: Path) 
     assert "files of other kinds: 2 (first: a.pdf)" in files.omissions()
 
 
-BROKEN: list[tuple[str, str, str]] = [
-    ("a.jsonl", '{"_id": "1", "title": "T"}\n{"_id": "2"', r"a.jsonl:2: broken JSON"),
+BROKEN: list[tuple[str, str, str, str]] = [
+    ("a.jsonl", '{"_id": "1", "title": "T"}\n{"_id": "2"', "a.jsonl:2: ", "JSON"),
     (
         "a.jsonl",
         '{"id": "https://openalex.org/W1", "title": "T", "abstract_inverted_index": []}',
-        r"abstract_inverted_index: is not an object",
+        "a.jsonl:1: ",
+        "abstract_inverted_index: ",
     ),
-    ("a.csv", "id,title\n1,T\n2\n", r"a.csv:3: 1 columns; the header has 2"),
-    ("a.xml", PUBMED[:-30], r"a.xml:\d+: broken XML"),
-    ("a.xml", PUBMED.replace("<PMID>78</PMID>", ""), r"PubmedArticle 2: has no PMID"),
-    ("a.parquet", "PAR1", r"not Parquet that can be read"),
+    ("a.csv", "id,title\n1,T\n2\n", "a.csv:3: ", "1 columns"),
+    ("a.xml", PUBMED[:-30], f"a.xml:{PUBMED[:-30].count(chr(10)) + 1}: ", "XML"),
+    ("a.xml", PUBMED.replace("<PMID>78</PMID>", ""), "a.xml: ", "PubmedArticle 2: "),
+    ("a.parquet", "PAR1", "a.parquet: ", "Parquet"),
 ]
 
 
 def test_what_is_broken_is_named_or_left_out(tmp_path: Path) -> None:
-    for name, text, reason in BROKEN:
+    for name, text, *facts in BROKEN:
         write(tmp_path / name, text)
-        with pytest.raises(UserError, match=reason):
+        with refusals.refused(UserError, *facts):
             list(PaperFiles.of(str(tmp_path / name)))
         files = PaperFiles.of(str(tmp_path / name), lenient=True)
         assert all(paper.source.title for paper in files) and len(files.problems) == 1
@@ -139,12 +141,10 @@ def test_what_is_broken_is_named_or_left_out(tmp_path: Path) -> None:
 def test_what_is_packed_badly_is_named(tmp_path: Path) -> None:
     content = write(tmp_path / "a.jsonl.gz", lines(WORKS)).read_bytes()
     for damaged in (content[:-12], b"no gzip", content[:20] + b"\0\0\0\0" + content[24:]):
-        (tmp_path / "a.jsonl.gz").write_bytes(damaged)
-        with pytest.raises(InputError, match=r"a.jsonl.gz: cannot be read: \w+"):
-            list(PaperFiles.of(str(tmp_path / "a.jsonl.gz")))
-        (tmp_path / "a.xml.gz").write_bytes(damaged)
-        with pytest.raises(InputError, match=r"a.xml.gz:(\d+:)? (cannot be read|broken XML): \w+"):
-            list(PaperFiles.of(str(tmp_path / "a.xml.gz")))
+        for name in ("a.jsonl.gz", "a.xml.gz"):
+            (tmp_path / name).write_bytes(damaged)
+            with refusals.refused(InputError, f"{name}:"):
+                list(PaperFiles.of(str(tmp_path / name)))
 
 
 def test_entities_that_grow_are_refused(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_entities_that_grow_are_refused(tmp_path: Path) -> None:
         .replace('.dtd">', "-->", 1)
         .replace("<ArticleTitle/>", "<ArticleTitle>&i;</ArticleTitle>"),
     )
-    with pytest.raises(InputError, match="broken XML"):
+    with refusals.refused(InputError, "a.xml:", "XML"):
         list(PaperFiles.of(str(tmp_path / "a.xml")))
 
 
@@ -184,10 +184,10 @@ def test_of_repeated_ids_the_record_with_the_most_text_is_read(tmp_path: Path) -
 
 
 FOREIGN: list[tuple[str, bytes, str]] = [
-    ("a.xlsx", b"PK\x03\x04x", "is not an Excel workbook that can be read"),
-    ("a.docx", b"PK\x03\x04x", "is a Word file"),
-    ("a.json", b"id,title\n1,T\n", "is not JSON, as its name says; read are"),
-    ("a.jsonl", gzip.compress(b"{}", mtime=0), "let its name end in .gz"),
+    ("a.xlsx", b"PK\x03\x04x", "Excel workbook"),
+    ("a.docx", b"PK\x03\x04x", "Word file"),
+    ("a.json", b"id,title\n1,T\n", "not JSON"),
+    ("a.jsonl", gzip.compress(b"{}", mtime=0), ".gz"),
 ]
 
 

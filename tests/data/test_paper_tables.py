@@ -101,7 +101,7 @@ def test_days_beyond_the_calendar_are_counted(tmp_path: Path) -> None:
         data = packed({"id": ids, "title": pa.array(["a", "b"]), "date": column})
         papers, notes = read(tmp_path / "a.parquet", data)
         assert [paper.source.date for paper in papers] == dates
-        assert (f"dates that are not read: {unread}" in notes) == (unread > 0)
+        assert (f"unreadable dates: {unread}" in notes) == (unread > 0)
 
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.string()), pa.list_(pa.string(), 2)])

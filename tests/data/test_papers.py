@@ -45,7 +45,7 @@ def test_the_first_address_of_a_field_is_the_link(field: str, address: str) -> N
 def test_the_link_of_an_old_doi_is_an_address() -> None:
     paper = Paper(Source("1", "T"), "10.1002/(sici)1097(1998)43:4<422::aid-j9>3.0.co;2-#")
     assert paper.link == "https://doi.org/10.1002/(sici)1097(1998)43:4%3C422::aid-j9%3E3.0.co;2-%23"
-    # An index of 1.0 may hold what stood behind it.
+    # An index of 1.0 may contain text after it.
     assert Paper(Source("1", "T"), "10.5555/ab.").link == "https://doi.org/10.5555/ab"
 
 

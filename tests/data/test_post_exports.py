@@ -1,4 +1,4 @@
-"""Posts as people have them: every field comes back, and no record is lost uncounted."""
+"""Posts from real exports: every field is read back, and every record is counted."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from claim2source.core.errors import UserError
 from claim2source.data.posts import Post, PostFile, read_posts
 from tests.data.post_writers import ALL, FORMATS, Draft, Format
+from tests.refusals import refused
 
 QUICK = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -57,7 +58,7 @@ def test_an_export_comes_back_whole(name: str, data: st.DataObject, tmp_path: Pa
     path.write_text(format.write(drafts), encoding="utf-8")
     posts = [draft for draft in drafts if draft.kind == "post"]
     if not posts:
-        with pytest.raises(UserError, match="holds no posts"):
+        with refused(UserError, f"{path}: "):
             read(path)
         return
     found, file = read(path)
@@ -121,7 +122,7 @@ def test_a_table_comes_back_whole(
     write_table(path, rows)
     posts = [draft for draft in drafts if draft.kind == "post"]
     if not posts:
-        with pytest.raises(UserError, match="holds no posts"):
+        with refused(UserError, f"{path}: "):
             read(path)
         return
     found, file = read(path)
@@ -193,7 +194,7 @@ def test_a_list_of_posts_is_read_and_a_repeated_one_is_counted(tmp_path: Path) -
     note = file.note()
     assert "2 posts read" in note and "1 repeated posts" in note and "1 without text" in note
     posts[2]["text"] = "three"
-    with pytest.raises(UserError, match=r"posts.json: record 3: id: 'a' is already that of rec"):
+    with refused(UserError, "posts.json: record 3: id: 'a' ", "record 1"):
         read(write(tmp_path, posts))
 
 
@@ -217,7 +218,7 @@ def test_reddits_own_files_have_titles_and_bodies(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["messages.html", "repo.car"])
 def test_other_files_of_networks_are_refused_by_name(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="JSON") as caught:
+    with refused(UserError, "JSON") as caught:
         read(write(tmp_path, "<html>", name))
     assert name in str(caught.value) and "broken" not in str(caught.value)
 
@@ -235,7 +236,7 @@ def test_html_becomes_text_and_its_links_are_kept(tmp_path: Path) -> None:
     (post,) = read(write(tmp_path, rows))[0]
     links = ("https://doi.org/10.1/x",)
     assert post == Post("1", "Masken & mehr\na < b\n\nhier", date="2021-05-04", links=links)
-    # Signs alone are no tags.
+    # Single signs are not tags.
     (post,) = read(write(tmp_path, [{"text": "a < b & c > d &amp;"}]))[0]
     assert post.text == "a < b & c > d &amp;"
 
@@ -285,13 +286,13 @@ def test_columns_are_named(name: str, tmp_path: Path) -> None:
         "posts.jsonl": json.dumps(row) + "\n",
     }
     path = write(tmp_path, lines[name], name)
-    with pytest.raises(UserError, match="text.*--columns text=NAME.*Beitrag"):
+    with refused(UserError, "text", "--columns text=NAME", "Beitrag"):
         read(path)
     found, _ = read(path, text="Beitrag", id="nr", lang="sprache", date="tag")
     assert found == [Post("n1", "Masken helfen", "de", "2021-05-04")]
-    with pytest.raises(UserError, match="text: no column 'Post'; there are: Beitrag"):
+    with refused(UserError, "text: ", "'Post'", "Beitrag"):
         read(path, text="Post")
-    with pytest.raises(UserError, match="columns: 'title' is not allowed"):
+    with refused(UserError, "columns: 'title' "):
         read(path, title="Beitrag")
 
 
@@ -320,19 +321,19 @@ def test_dates_are_iso_as_far_as_they_are_known(value: object, day: str, tmp_pat
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("a.json", [{"text": 7}], "a.json: record 1: text: is a number"),
-        ("a.json", [{"tweet_text": ["x"]}], "a.json: record 1: tweet_text: is a list"),
-        ("a.json", ["x"], "a.json: record 1: is not a JSON object"),
-        ("a.json", "[{", "a.json:1: broken JSON"),
-        ("a.json", [{"text": "a", "id": "b c"}], "a.json: record 1: id: holds white space"),
-        ("a.jsonl", '{"text": "a"}\n{"post_id": 1}\n', "a.jsonl:2: text: is missing"),
-        ("a.js", "window.YTD.tweets.part0 = [ {]", "a.js:1: broken JSON"),
-        ("a.json", {"messages": []}, "a.json:1: text: is missing"),
-        ("a.csv", "", "a.csv: is empty"),
-        ("a.csv", "id,words\n1,a\n", "a.csv: text: no such column"),
-        ("a.csv", "id,text\n1,a\n2\n", "a.csv:3: 1 columns; the header has 2"),
-        ("a.xlsx", "no workbook", "a.xlsx: is no Excel workbook"),
-        ("a.json", {"type": "OrderedCollection", "orderedItems": []}, "holds no posts"),
+        ("a.json", [{"text": 7}], "a.json: record 1: text: "),
+        ("a.json", [{"tweet_text": ["x"]}], "a.json: record 1: tweet_text: "),
+        ("a.json", ["x"], "a.json: record 1: "),
+        ("a.json", "[{", "a.json:1: "),
+        ("a.json", [{"text": "a", "id": "b c"}], "a.json: record 1: id: "),
+        ("a.jsonl", '{"text": "a"}\n{"post_id": 1}\n', "a.jsonl:2: text: "),
+        ("a.js", "window.YTD.tweets.part0 = [ {]", "a.js:1: "),
+        ("a.json", {"messages": []}, "a.json:1: text: "),
+        ("a.csv", "", "a.csv: "),
+        ("a.csv", "id,words\n1,a\n", "a.csv: text: "),
+        ("a.csv", "id,text\n1,a\n2\n", "a.csv:3: 1 columns"),
+        ("a.xlsx", "no workbook", "a.xlsx: "),
+        ("a.json", {"type": "OrderedCollection", "orderedItems": []}, "a.json: "),
     ],
 )
 def test_what_is_wrong_is_one_line_with_its_place(

@@ -1,4 +1,4 @@
-"""`prepare` with a task of the user's own, by its dotted path."""
+"""`prepare` with the user's own task, by its dotted path."""
 
 from __future__ import annotations
 

@@ -61,9 +61,9 @@ READ = [
 def test_ris(tmp_path: Path, name: str, data: bytes) -> None:
     papers, notes = read(tmp_path / name, data)
     assert papers[:1] == READ
-    # The last one, without an end, is there; its id stays the same.
+    # The last one, without an end, is read; its id does not change.
     assert papers[1].source.title == "No id" and papers[1].source.id == "650b80e5979c28b7"
-    assert "without an id, which is made of the title: 1" in notes and "not read: 1" in notes
+    assert "references without an id" in notes and "unreadable dates: 1" in notes
 
 
 NBIB = """
@@ -109,7 +109,7 @@ def test_nbib(tmp_path: Path, name: str) -> None:
         ),
         Paper(Source("112", "Masken.", "Ein Text."), url="https://pubmed.ncbi.nlm.nih.gov/112/"),
     ]
-    assert notes == f"abstracts beside another one, left out: 1 (first: {name}:2)"
+    assert "abstracts" in notes and notes.endswith(f": 1 (first: {name}:2)")
 
 
 REFWORKS = """Exported from RefWorks
@@ -160,8 +160,8 @@ def test_references_are_known_by_how_they_begin(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
-        ("a.bib", "words", "holds no BibTeX entries"),
-        ("a.ris", "words", "holds no references that begin with TY"),
+        ("a.bib", "words", "BibTeX"),
+        ("a.ris", "words", "TY"),
     ],
 )
 def test_what_is_broken_is_one_line(tmp_path: Path, name: str, text: str, reason: str) -> None:

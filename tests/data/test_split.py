@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.data.loading import load
 from claim2source.data.split import carve_val, expected_seen_share, seen_claims
+from tests.refusals import refused
 from tests.shared_data import shared
 
 
@@ -45,7 +45,7 @@ def test_share_counts_for_each_language() -> None:
     train = joined(singles(200, "en", "e"), singles(50, "de", "d"), singles(20, "fr", "f"))
     _, val = carve_val(train, share=0.2)
     assert Counter(claim.lang for claim in val.claims) == {"en": 40, "de": 10, "fr": 4}
-    # A small language gives one claim, and one of a single paper none.
+    # A small language loses one claim, and a language with a single paper none.
     of_one = dataset({"f0": ("f",), "f1": ("f",)}, {"f0": "fr", "f1": "fr"})
     rest, val = carve_val(joined(singles(100), singles(3, "de", "d"), of_one))
     assert Counter(claim.lang for claim in val.claims) == {"en": 10, "de": 1}
@@ -59,7 +59,7 @@ def test_seed_and_order() -> None:
     assert sorted(ids(val_again)) == sorted(ids(val))
     carved = {tuple(sorted(ids(carve_val(train, seed=seed)[1]))) for seed in range(10)}
     assert len(carved) == 10
-    # Fixed for ever: a run of today compares with one of next year.
+    # Must never change, so that runs of different years can be compared.
     assert ids(carve_val(singles(20))[1]) == ["q13", "q19"]
 
 
@@ -87,13 +87,16 @@ def test_claims_without_golds_are_alone_also_where_named_like_a_gold() -> None:
 
 def test_a_share_out_of_bounds_or_that_leaves_a_side_empty() -> None:
     for share in (0.0, 1.0, float("nan")):
-        with pytest.raises(ConfigError, match="share.*more than 0 and less than 1"):
+        with refused(ConfigError) as error:
             carve_val(singles(10), share=share)
+        assert error.value.key == "share"
     for train in (singles(1), dataset({f"q{i}": ("one",) for i in range(5)}), dataset({})):
-        with pytest.raises(ConfigError, match="leaves val claims"):
+        with refused(ConfigError, "val claims") as error:
             carve_val(train, share=0.5)
-    with pytest.raises(ConfigError, match="leaves train claims"):
+        assert error.value.key == "share"
+    with refused(ConfigError, "train claims") as error:
         carve_val(singles(3), share=0.9)
+    assert error.value.key == "share"
 
 
 @settings(max_examples=200, deadline=None)

@@ -1,4 +1,4 @@
-"""The store: one changed input is a miss, damage is said and rebuilt, nothing is half-written."""
+"""The store: a changed input is a miss, damage is logged and repaired, writes are atomic."""
 
 import copy
 import logging
@@ -19,6 +19,7 @@ from claim2source.data import store as module
 from claim2source.data.store import Store, text_key
 from claim2source.models import Encoder, EncoderSettings, Template
 from claim2source.models import identity as identity_module
+from tests.refusals import refused
 from tests.shared_data import REPOSITORY
 
 TEXTS = ["a b", "claim", "paper works", "a b"]
@@ -112,7 +113,7 @@ def test_one_changed_input_is_a_miss(make, tmp_path):
 
 
 def test_another_version_of_a_library_is_a_miss(make, tmp_path, monkeypatch):
-    """peft's if there is an adapter; what only rounds (torch) makes no other vectors."""
+    """peft's version if there is an adapter; torch only rounds, so its version does not matter."""
     store, real, newer = Store(tmp_path), identity_module.version, set()
     encoder_without = make()
     encoder_without.weights = {"base": "b"}
@@ -131,7 +132,7 @@ def test_another_version_of_a_library_is_a_miss(make, tmp_path, monkeypatch):
         if name == "peft":
             no_model(encoder_without).encode(TEXTS, "claim", store=store)
         newer.clear()
-        # What is there stays.
+        # Existing rows are kept.
         no_model(make()).encode(TEXTS, "claim", store=store)
 
 
@@ -199,7 +200,7 @@ def test_keys_that_were_exchanged_are_damage_which_is_said_once(tmp_path, caplog
     content["keys"] = content["keys"][::-1].copy()
     save_file(content, path, metadata={"sha256": path.stem})
     for _ in range(2):
-        # Rows may be made again in other shards: the damaged one must not stay for ever.
+        # Rows may be computed again in other shards: the damaged one must be removed.
         Store(tmp_path).space({"x": 1}).put(KEYS[:1], VECTORS[:1])
     assert len(caplog.records) == 1
     assert Store(tmp_path).space({"x": 1}).missing(KEYS) == [1, 2]
@@ -236,9 +237,9 @@ def test_what_is_not_finite_or_does_not_fit_is_not_stored(tmp_path):
     for bad in (np.nan, np.inf):
         vectors = VECTORS.copy()
         vectors[1, 2] = bad
-        with pytest.raises(ValueError, match="not finite"):
+        with refused(ValueError, "finite"):
             space.put(KEYS, vectors)
-    with pytest.raises(ValueError, match="3 keys for 2 vectors"):
+    with refused(ValueError, "3 keys", "2 vectors"):
         space.put(KEYS, VECTORS[:2])
     space.put([], VECTORS[:0])
     assert list(tmp_path.rglob("*.safetensors")) == []
@@ -272,7 +273,7 @@ def test_a_file_is_hashed_once_and_again_when_it_changed(
         assert Store(tmp_path).space(MADE_BY).missing(KEYS) == []
     assert len(hashed) == 1
     path = shard(tmp_path)
-    # As whole as before, but touched: hashed once more, and remembered again.
+    # Undamaged but touched: hashed again, and verified again.
     os.utime(path, ns=(1, 1))
     for _ in range(2):
         assert Store(tmp_path).space(MADE_BY).missing(KEYS) == []
@@ -286,7 +287,7 @@ def test_a_file_is_hashed_once_and_again_when_it_changed(
 def test_damage_of_the_same_size_and_time_in_a_copy_is_seen(tmp_path: Path) -> None:
     Store(tmp_path).space(MADE_BY).put(KEYS, VECTORS)
     mark = shard(tmp_path).with_suffix(".verified")
-    mark.write_bytes(b"\xff\xfe")  # a mark of nonsense is written anew
+    mark.write_bytes(b"\xff\xfe")  # an invalid mark is written again
     assert Store(tmp_path).space(MADE_BY).missing(KEYS) == []
     path = shard(tmp_path)
     status = path.stat()
@@ -332,7 +333,7 @@ def test_a_damaged_run_is_said_and_dropped(
 ) -> None:
     Store(tmp_path).put_run(MADE_BY, some_run())
     (path,) = (tmp_path / "runs").iterdir()
-    if position is None:  # whole, but its scores are exchanged
+    if position is None:  # undamaged, but with exchanged scores
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata()
         parts = load_file(path)
@@ -347,7 +348,7 @@ def test_a_damaged_run_is_said_and_dropped(
 
 
 def at_once(code: str, arguments: Sequence[Sequence[str]]) -> None:
-    """Run `code` in a process for each list of arguments; all must end well.
+    """Run `code` in a process for each list of arguments; all must succeed.
 
     The code prints "ready" when it has imported what it needs, and then reads a line.
     """
@@ -416,7 +417,7 @@ def test_processes_that_read_write_and_find_damage_at_once(tmp_path: Path) -> No
     assert list(tmp_path.rglob("*.tmp")) == []
     space = Store(tmp_path).space(MADE_BY)
     for seed in (1, 2):
-        # What one process alone writes and nobody damages is all there.
+        # Everything that a single process wrote, without damage, is there.
         own = Store(tmp_path).space({"own": seed})
         assert not own.missing([text_key(f"{seed} {step}") for step in range(60)])
     for i in range(12):

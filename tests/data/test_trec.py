@@ -63,7 +63,7 @@ def test_a_trec_run_comes_back_to_the_last_bit_and_any_tool_ranks_it_as_we_do(
     for claim in run.claim_ids:
         ours = run.sources(claim)
         exact = {row[2]: float(row[4]) for row in rows if row[0] == claim}
-        # float64 readers see no tie at all, float32 readers see ours.
+        # Readers with float64 see no tie, readers with float32 see ours.
         assert len(set(exact.values())) == len(exact)
         assert sorted(exact, key=lambda s: -exact[s]) == ours
         rounded = {s: np.float32(score) for s, score in exact.items()}
@@ -87,7 +87,7 @@ def test_trec_tools_agree_on_a_written_file_with_ties(tmp_path):
 
 def test_an_empty_run_is_written_and_ids_are_checked(tmp_path):
     path = tmp_path / "r.trec"
-    # Plain scores stay short, and equal ones of two claims are no tie.
+    # Plain scores stay short, and equal scores of two claims are not a tie.
     write_trec_run(Run.from_lists({"c": [("a", 0.1), ("b", 12.5)], "d": [("a", 0.1)]}), path, "t")
     rows = ["c Q0 b 1 12.5 t", "c Q0 a 2 0.100000001 t", "d Q0 a 1 0.100000001 t"]
     assert path.read_text().splitlines() == rows
@@ -103,7 +103,7 @@ def test_an_empty_run_is_written_and_ids_are_checked(tmp_path):
     infinite = Run.from_lists({"c": [("s", float("-inf")), ("t", 1.0)]})
     assert "'c', source 's'" in problems_of(lambda p: write_trec_run(infinite, p), path)[0]
     assert not list(tmp_path.iterdir())
-    # A source of the vocabulary that the run does not rank is nobody's problem.
+    # A source in the vocabulary that the run does not rank is allowed.
     unused = Run.from_codes(["c"], np.array(["a b", "ok"]), np.array([[1]]), np.array([[1.0]]))
     write_trec_run(unused, path)
 
@@ -116,7 +116,7 @@ def test_formats_with_bom_crlf_and_blank_lines(tmp_path, mark, end):
 
     run = read_run(file("c1 Q0 a 1 0.5 t", "c1\tQ0\tb  2 1e0 t")).run
     assert list(run) == [("c1", "b", 1.0), ("c1", "a", 0.5)]
-    # Only ASCII white space parts columns, as in trec_eval.
+    # Only ASCII white space separates columns, as in trec_eval.
     assert list(read_run(file("c1 Q0 a\u00a0b 1 2 t")).run) == [("c1", "a\u00a0b", 2.0)]
     assert read_qrels(file("c1 0 a\u2003b 1")).grades == {"c1": {"a\u2003b": 1}}
     run = read_run(file("post_id\tpreds", "7\t['a', 'b']", "8\t[]")).run
@@ -194,9 +194,9 @@ def test_problems_of_a_trec_run(tmp_path):
     lines = ["c Q0 a 1 2 t", "", *(f"c Q0 s{score} 2 {score} t" for score in scores), "c d e"]
     said = problems_of(read_run, write(tmp_path, "\n".join(lines)))
     assert [line.split(": ")[0] for line in said] == [f"F:{n}" for n in range(3, 10)]
-    assert said[0] == "F:3: score: 'x' is not a number"
-    assert said[1] == "F:4: score: 'NaN' is not a finite float32"
-    assert "columns; a TREC run has 6" in said[5] and said[6].startswith("F:9: 3 columns")
+    assert said[0].startswith("F:3: score: 'x' ")
+    assert said[1].startswith("F:4: score: 'NaN' ")
+    assert said[5].startswith("F:8: 7 columns") and said[6].startswith("F:9: 3 columns")
     largest = read_run(write(tmp_path, "c Q0 a 1 3.40282356e+38 t")).run.scored("c")["a"]
     assert largest == float(np.finfo(np.float32).max)
 
@@ -205,31 +205,28 @@ def test_problems_of_qrels(tmp_path):
     lines = ["c 0 a 1", "c 0 a 1", "c 0 b", "c 0 d 1.5", "c 0 a 2", "c 0 e x"]
     said = problems_of(read_qrels, write(tmp_path, "\n".join(lines)))
     assert [line.split(": ")[0] for line in said] == ["F:3", "F:4", "F:5", "F:6"]
-    assert "3 columns; TREC qrels have 4" in said[0] and said[1].endswith("'1.5' is not an integer")
-    assert "'c' 'a' again, with another grade" in said[2]
+    assert said[0].startswith("F:3: 3 columns") and "'1.5'" in said[1]
+    assert "'c' 'a' " in said[2]
     tsv = "query-id\tcorpus-id\tscore\nc\ta\t1\nc\ta\n\tb\t1\nc\t \t1\nc\tb\t\n"
     said = problems_of(read_qrels, write(tmp_path, tsv))
-    assert said == [
-        "F:3: 2 columns; the header has 3",
-        "F:4: claim id: empty",
-        "F:5: source id: empty",
-        "F:6: score: '' is not an integer",
-    ]
+    places = ["F:3: 2 columns", "F:4: claim id: ", "F:5: source id: ", "F:6: score: '' "]
+    for line, place in zip(said, places, strict=True):
+        assert line.startswith(place)
 
 
 def test_the_line_of_a_problem_counts_the_lines_within_quotes(tmp_path):
     tsv = 'post_id\ttweet_text\tcord_uid\n1\t"a\n\nb"\tx\n2\tshort\n3\t"left open\tz\n4\tw\tv\n'
     lines = problems_of(read_qrels, write(tmp_path, tsv))
-    assert lines[0] == "F:5: 2 columns; the header has 3"
+    assert lines[0].startswith("F:5: 2 columns")
     assert lines[1].startswith("F:6: broken row") and len(lines) == 2
 
 
 @pytest.mark.parametrize("reader", [read_run, read_qrels])
 def test_files_that_hold_nothing_or_are_not_there(tmp_path, reader):
     for content in (b"", b"\n \r\n\n", b"\xef\xbb\xbf\n"):
-        assert problems_of(reader, write(tmp_path, content)) == ["F: the file is empty"]
+        assert problems_of(reader, write(tmp_path, content)) == ["F: is empty"]
     assert problems_of(reader, tmp_path / "absent") == ["F: no such file"]
-    assert problems_of(reader, tmp_path) == ["F: is a folder, not a file"]
+    assert "folder" in problems_of(reader, tmp_path)[0]
     header = "query-id\tcorpus-id\tscore\n" if reader is read_qrels else "index\tpreds\n\n"
     assert "only a header" in problems_of(reader, write(tmp_path, header))[0]
 
@@ -240,10 +237,10 @@ def test_wrong_encoding_is_named_with_its_line(tmp_path):
     (line,) = problems_of(read_run, path)
     assert line.startswith("F:3: is not UTF-8: ")
     zipped = write(tmp_path, gzip.compress(good))
-    assert problems_of(read_run, zipped) == ["F:1: is compressed (gzip), not UTF-8"]
-    assert problems_of(read_run, write(tmp_path, good + b"c Q0 \0 2 1 t\n")) == [
-        "F:2: holds a NUL character"
-    ]
+    (line,) = problems_of(read_run, zipped)
+    assert line.startswith("F:1: ") and "gzip" in line
+    (line,) = problems_of(read_run, write(tmp_path, good + b"c Q0 \0 2 1 t\n"))
+    assert line.startswith("F:2: ") and "NUL" in line
 
 
 def test_large_cells_and_grades(tmp_path):

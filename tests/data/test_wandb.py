@@ -1,4 +1,4 @@
-"""Tables for W&B: what is taken, what is refused before the work, and a real offline run."""
+"""Tables for W&B: accepted ones, refusals before the work, and a real offline run."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from claim2source.core.errors import UserError
 from claim2source.core.tables import TextTable
 from claim2source.data import wandb as library
 from claim2source.data.wandb import log_tables, require_tracking, wandb_mode
+from tests.refusals import refused
 from tests.shared_data import REPOSITORY
 
 TABLES = {"a": TextTable(["x"], [[1]])}
@@ -30,13 +31,13 @@ def test_tracking_needs_wandb_and_online_a_key_and_off_neither(
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))
     require_tracking("offline")
-    with pytest.raises(UserError, match="online needs a key"):
+    with refused(UserError, "wandb login", "--wandb offline"):
         require_tracking("online")
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     require_tracking("online")
     assert wandb_mode("auto") == "online"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match="pip install wandb"):
+    with refused(UserError, "pip install wandb"):
         require_tracking("offline")
     monkeypatch.setitem(sys.modules, "wandb", None)
     require_tracking("off")
@@ -45,7 +46,7 @@ def test_tracking_needs_wandb_and_online_a_key_and_off_neither(
 
 
 class Server:
-    """A W&B server on this machine: it fails as told, or takes a run and then fails."""
+    """A W&B server on this machine that fails at once, or accepts a run and then fails."""
 
     def __init__(self, kind: str) -> None:
         self.kind, self.heads, self.taken = kind, "", False
@@ -105,8 +106,8 @@ def test_a_server_is_asked_before_wandb_waits_for_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(library, "ANSWER_SECONDS", 0.2)
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     for kind, message in {
-        "500": "answers 500",
-        "hangs": "gives no answer in 0.2 seconds",
+        "500": "500",
+        "hangs": "0.2 seconds",
         "works": "",
     }.items():
         server = Server(kind)
@@ -148,7 +149,7 @@ def start(words: list[str], folder: Path, url: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         env={**environment, **own, "WANDB_BASE_URL": url, "OMP_NUM_THREADS": "1"}
-        # In place of 10 and 15 seconds.
+        # Instead of 10 and 15 seconds.
         | {"WANDB_HTTP_TIMEOUT": "1", "WANDB_FINISH_TIMEOUT": "2"},
     )
 
@@ -159,8 +160,8 @@ def test_a_server_that_fails_costs_seconds_and_one_line(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     kinds = {
         "refuses": "Connection refused",
-        "500": "answers 500",
-        "hangs": "gives no answer in 4 seconds",
+        "500": "500",
+        "hangs": "4 seconds",
         "401": "",
     }
     servers = {kind: Server(kind) for kind in kinds}

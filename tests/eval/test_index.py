@@ -95,7 +95,7 @@ def test_an_index_is_made_grows_and_shrinks(
     main([*words, "--lenient", "--delete", str(tmp_path / "gone.txt")])
     text = output(capsys)
     assert "1 of 4 papers removed" in text and "28 unchanged; 28 papers" in text
-    assert "papers that are to be deleted: 3" in text
+    assert "papers to be deleted: 3" in text
     assert not open_index(out).fetch(["3", "4", "5"])
 
 

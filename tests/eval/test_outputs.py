@@ -43,7 +43,7 @@ def test_a_training_runs_folder_is_refused(main: Main, words: list[str], run: Pa
 
 def test_a_checkpoint_outside_its_run_is_refused(run: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(run / "checkpoints" / "epoch-1", tmp_path / "alone"))
-    with pytest.raises(UserError, match="a checkpoint or an index lies here"):
+    with pytest.raises(UserError, match="evaluation"):
         evaluate([f"--checkpoint={path}", f"--out={path}"])
 
 
@@ -55,8 +55,7 @@ def test_a_file_of_a_training_run_is_refused(
     main: Main, name: str, words: list[str], run: Path
 ) -> None:
     before, (key, file) = contents(run), name.split("=")
-    message = f"is a file of the training run that lies here; choose another {key}"
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=f"{file}: .*{key}"):
         main([*words, f"{key}={run / file}"])
     assert contents(run) == before
 

@@ -106,7 +106,7 @@ def test_the_original_is_rewritten_in_its_own_language_where_that_is_asked_for(
     server.reply = lambda chat: "Masks lower the risk of an infection in 40 children, says a study"
     main(words(folder, server, out, "--styles", "C2", "--claims", "original"))
     assert read_style(out, STYLES["C2"])[1].failure == "in English, not German"
-    with pytest.raises(UserError, match="C1 is there, made with claims original, not translation"):
+    with pytest.raises(UserError, match=": C1 .*claims original, not translation.*--overwrite"):
         main(words(folder, server, out, "--styles", "C1"))
     main(words(folder, server, out, "--styles", "C1", "--overwrite"))
     assert read_origin(out)["C1"].claims == "translation"
@@ -162,7 +162,7 @@ def test_prompt_of_the_users_own_replaces_one_style(llm_server: Start, tmp_path:
     main(words(folder, server, out, "--styles", "C2", "--prompt", str(tmp_path / "own.yaml")))
     assert read_origin(out)["C2"].prompt == "own mine"
     (tmp_path / "own.yaml").write_text(text.replace("post:", "tweet:"))
-    with pytest.raises(InputError, match=r"own.yaml: variables\.tweet: no value is given"):
+    with pytest.raises(InputError, match=r"own.yaml: variables\.tweet: "):
         main(words(folder, server, out, "--styles", "C2", "--prompt", str(tmp_path / "own.yaml")))
     with pytest.raises(ConfigError, match="one style"):
         main(words(folder, server, out, "--prompt", str(tmp_path / "own.yaml")))
@@ -176,7 +176,7 @@ def test_rules_need_no_server_and_name_themselves(tmp_path: Path) -> None:
     main(argv)
     info = json.loads((out / "styles.json").read_text())
     assert info["styles"]["C4"]["by"] == info["styles"]["S3"]["by"] == "rules"
-    with pytest.raises(UserError, match="C4 is there, made by rules, not m"):
+    with pytest.raises(UserError, match=": C4 .*by rules, not m"):
         main([*argv[:2], "--dataset", "demo", "--styles", "C4", "--llm.model", "m"])
     (out / "notes.txt").touch()
     with pytest.raises(UserError, match="holds 'notes.txt'"):

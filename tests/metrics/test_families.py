@@ -25,6 +25,7 @@ from claim2source.metrics.significance import (
     paired_randomisation,
     paired_randomisations,
 )
+from tests.refusals import refused
 
 RNG = np.random.default_rng(4)
 GROUPS = np.arange(60) // 3
@@ -65,7 +66,7 @@ def test_a_small_stratum_decides_the_macro_p():
     test = paired_randomisations(d, groups, strata, 4_000)
     assert test.differences[0] == pytest.approx(0.495)
     assert test.p_values[0] == pytest.approx(0.5, abs=0.03)
-    # Two papers, one per language: half of the draws hold one language only.
+    # Two papers, one per language: half of the draws have only one language.
     values, groups = np.array([[1.0, 0.0]]), np.array([0, 1])
     low, high = bootstrap_intervals(values, groups, np.array([0, 1]), repeats=500)[0]
     assert (low, high) == (0.0, 1.0)
@@ -111,7 +112,7 @@ def test_the_t_test_is_the_paired_one_where_papers_have_one_claim():
         ([0.1] * 6, [0, 0, 1, 1, 2, 2], None),
         ([1.0, 0.0, 0.5], [0, 0, 0], None),
         ([0.5, 0.2], [0, 1], [0, 1]),
-        # By one amount in each language, which cancel out but for rounding.
+        # Constant differences per language, which cancel out except for rounding.
         ([0.1, 0.1, 0.1, -0.1, -0.1, -0.1], [0, 1, 2, 3, 4, 5], [0, 0, 0, 1, 1, 1]),
         ([0.3, 0.1, 0.2, 0.2, 0.4], [0, 1, 2, 3, 4], [0, 0, 0, 0, 1]),
     ],
@@ -236,7 +237,7 @@ def test_tukey_is_of_the_residual_of_both_ways():
 
 def test_anova_needs_two_of_each_and_survives_no_spread():
     for groups in ({"a": np.ones(3)}, {"a": np.ones(1), "b": np.ones(1)}):
-        with pytest.raises(ValueError, match="two of each"):
+        with refused(ValueError, f"{len(groups)} system", f"{len(groups['a'])} claim"):
             two_way_anova(groups)
     assert not two_way_anova({"a": np.ones(3), "b": np.ones(3)}).pairs[0].differs
 

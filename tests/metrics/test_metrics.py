@@ -19,6 +19,7 @@ from claim2source.metrics.metrics import (
     macro,
     score_languages,
 )
+from tests.refusals import refused
 
 SOURCES = "abcdefgh"
 # Steps of 0.4 units in the last place: some neighbours round to one float32, some do not.
@@ -82,7 +83,7 @@ def test_other_metrics_by_their_definitions(ranked, qrels):
 
 @given(RANKED, JUDGED)
 def test_agrees_with_trec_eval_on_the_raw_scores(ranked, qrels):
-    # trec_eval gets the float64 scores with ties and near-ties; we must see its ranking.
+    # trec_eval gets the float64 scores with ties and near-ties; our ranking must equal its ranking.
     raw = {claim: dict(pairs) for claim, pairs in ranked.items() if pairs}
     grades = {claim: dict(qrels.grades[claim]) for claim in judged_claims(qrels)}
     evaluator = pytrec_eval.RelevanceEvaluator(grades, {"recip_rank", "map", "ndcg_cut_5"})
@@ -101,7 +102,7 @@ def test_claims_without_prediction_count_as_zero_and_without_gold_not_at_all():
     scores = evaluate(run, qrels, ["mrr@5", "recall@5"])
     assert scores.claim_ids == ("hit", "none", "empty")
     assert scores.means() == pytest.approx({"mrr@5": 1 / 3, "recall@5": 1 / 3})
-    # A run with no row at all is all zero, for each of ir_measures' providers.
+    # A run without rows scores zero, for each of ir_measures' providers.
     assert evaluate(Run.from_lists({}), qrels, ["mrr@5", "map"]).means() == {"mrr@5": 0, "map": 0}
 
 
@@ -111,19 +112,19 @@ def test_claim_ids_restrict_and_order():
     scores = evaluate(run, qrels, ["mrr@1"], ["b", "a"])
     assert scores.claim_ids == ("b", "a") and scores["mrr@1"].tolist() == [0, 1]
     for claim in ("c", "unknown"):
-        with pytest.raises(ValueError, match=f"'{claim}' has no gold"):
+        with refused(ValueError, f"'{claim}'"):
             evaluate(run, qrels, ["mrr@1"], ["a", claim])
-    with pytest.raises(UserError, match="no claim"):
+    with refused(UserError, "qrels"):
         evaluate(run, Qrels({"c": {"u": 0}}), ["mrr@1"])
 
 
 def test_unknown_metrics_are_refused_with_what_is_allowed():
     qrels = Qrels({"c": {"s": 1}})
     for name in ("mrr", "mrr@0", "MRR@5", "map@", "", "mrr@1000001", "mrr@5\n", "ndcg@٣", "foo@5"):
-        with pytest.raises(ConfigError, match=r"metrics.*mrr@K, recall@K, hit@K"):
+        with refused(ConfigError, "metrics", "mrr@K, recall@K, hit@K"):
             evaluate(Run.from_lists({}), qrels, ["mrr@5", name])
     assert [cutoff(m) for m in ("mrr@5", "map", "map@1000000")] == [5, None, 1_000_000]
-    with pytest.raises(ConfigError, match="at least one"):
+    with refused(ConfigError, "metrics", "at least one"):
         evaluate(Run.from_lists({}), qrels, [])
 
 
@@ -133,9 +134,9 @@ def test_coverage_counts_both_sides_and_ids_that_never_meet_are_an_error():
     counts = coverage(run, qrels)
     assert (counts.claims, counts.missing, counts.ignored) == (3, 2, 2)
     run = Run.from_lists({"16": [("s", 1.0)]})
-    with pytest.raises(UserError, match=r"my\.tsv: ids do not match.*'16'.*'dev-16'"):
+    with refused(UserError, "my.tsv: ", "'16'", "'dev-16'"):
         coverage(run, Qrels({"dev-16": {"s": 1}}), "my.tsv")
-    with pytest.raises(UserError, match="no claim has a gold"):
+    with refused(UserError, "qrels"):
         coverage(run, Qrels({"16": {"s": 0}}))
 
 
@@ -158,5 +159,5 @@ def test_languages_and_their_macro_average():
     assert table["en"] == pytest.approx({"mrr@5": 0.5, "mrr@1": 1 / 3, "queries": 3})
     assert table["de"] == {"mrr@5": 1.0, "mrr@1": 1.0, "queries": 1}
     assert table["fr"] == {"mrr@5": 0.5, "mrr@1": 0.0, "queries": 1}
-    # Languages weigh the same however many claims they have.
+    # Languages have the same weight, whatever their number of claims.
     assert macro(table) == pytest.approx({"mrr@5": 2 / 3, "mrr@1": 4 / 9, "queries": 5})

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from claim2source.metrics import significance
 from claim2source.metrics.significance import bootstrap_intervals, paired_randomisation
+from tests.refusals import refused
 
 VALUES = st.sampled_from([0.0, 1.0, 0.5, 1 / 3, 0.25, 0.2])
-GROUPS = st.sampled_from([-7, 0, 1, 4, 993, 10**12])  # names, whatever they are
+GROUPS = st.sampled_from([-7, 0, 1, 4, 993, 10**12])  # arbitrary names
 PAIRS = st.lists(st.tuples(VALUES, VALUES, GROUPS), min_size=1, max_size=9)
 
 
@@ -48,12 +49,12 @@ def test_agrees_with_all_sign_flips(pairs):
 
 
 def test_exact_ties_count_despite_rounding():
-    # With one group every flip is a tie with the observed, so p is 1 whatever the rounding.
+    # With one group every flip ties with the observed value, so p is 1 despite rounding.
     rng = np.random.default_rng(3)
     for _ in range(20):
         a, b = rng.random(7) / 3, rng.random(7) / 7
         assert paired_randomisation(a, b, np.zeros(7, int), repeats=99).p_value == 1.0
-    # 0.1 + 0.2 != 0.3 in floats; as numbers the flips (+, +, -) tie with nothing but zero.
+    # 0.1 + 0.2 != 0.3 in floats; as numbers the flips (+, +, -) tie only with zero.
     a = np.array([0.1, 0.2, -0.3])
     assert paired_randomisation(a, np.zeros(3), np.arange(3), repeats=99).p_value == 1.0
     # Observed 0.6 = |0.1 + 0.2 + 0.3|: exactly 2 of 8 flips tie, in any order of summing.
@@ -67,7 +68,7 @@ def test_claims_of_one_paper_are_one_flip():
     a, b, papers = np.ones(40), np.zeros(40), np.repeat([0, 1], 20)
     assert paired_randomisation(a, b, np.arange(40), repeats=5_000).p_value < 0.001
     assert paired_randomisation(a, b, papers, repeats=5_000).p_value == pytest.approx(0.5, abs=0.03)
-    # Papers weigh by their claims: the statistic is a mean over claims, not over papers.
+    # Papers are weighted by their claims: the statistic is a mean over claims, not papers.
     # Papers differ by 3, 1 and -1 claims: |sum| >= 3 for 6 of 8 flips; by paper's mean, for all.
     a, b = np.array([1.0, 1, 1, 1, 0]), np.array([0.0, 0, 0, 0, 1])
     test = paired_randomisation(a, b, np.array([0, 0, 0, 1, 2]), repeats=20_000)
@@ -113,7 +114,7 @@ def test_bootstrap_covers_about_as_often_as_it_says_and_widens_by_group():
 def test_bad_arguments_are_refused():
     single, two = np.ones(1), np.ones(2)
     for a, b, groups in [(single, two, two), (two, two, single), (single[:0],) * 3]:
-        with pytest.raises(ValueError, match="one length"):
+        with refused(ValueError, "length"):
             paired_randomisation(a, b, groups)
-    with pytest.raises(ValueError, match="finite"):
+    with refused(ValueError, "finite"):
         paired_randomisation(two, np.array([1.0, np.nan]), two)

@@ -1,4 +1,4 @@
-"""Posts are cleaned and taken apart; lemmas."""
+"""Posts are cleaned and split; lemmas."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from claim2source.text.clean import (
     tweet_fields,
     without_unseen,
 )
+from tests.refusals import refused
 from tests.text.small_pipeline import write_pipeline
 
 
@@ -30,7 +31,7 @@ from tests.text.small_pipeline import write_pipeline
         ("masks \U0001f637\U0001f3fd work\u2764\ufe0f!", "masks work !"),
         ("a \U0001f469\u200d\U0001f52c found it \U0001f1fa\U0001f1f8", "a found it"),
         ("end pic.twitter.com/3S32De8ekP", "end"),
-        # An address is no handle; a number sign alone is no hashtag; letters of scripts stay.
+        # An address is not a handle, a number sign alone not a hashtag; letters of all scripts are kept.
         ("mail a@b.org, # 1, C#", "mail a@b.org, # 1, C#"),
         ("\u0646\u0645\u06cc\u200c caf\u00e9 5 \u20ac \u2013 3.7x", None),
     ],
@@ -94,17 +95,17 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_lemmas_are_lower_case_without_stop_words_and_signs(pipeline: str) -> None:
     texts = ["The masks worked!", "#quarantine @WHO 1,200 \U0001f637 Tests co-op", ""]
-    # The comma goes before the text is cut into tokens; a handle is no word, a hashtag's word is.
+    # Commas are removed before the text is tokenised; a handle is not a word, a hashtag's word is.
     assert lemma_texts(texts, pipeline) == ["mask work", "quarantine 1200 test co op", ""]
     assert pipeline_identity(pipeline)["pipeline"].startswith("en_pipeline-")
 
 
 def test_a_pipeline_that_is_not_here_is_said_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="python -m spacy download en_core_web_xx") as error:
+    with refused(UserError, "python -m spacy download en_core_web_xx") as error:
         lemma_texts(["a"], "en_core_web_xx")
     assert len(error.value.lines) == 1
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="no pipeline"):
+    with refused(UserError, tmp_path / "empty"):
         lemma_texts(["a"], str(tmp_path / "empty"))
 
 
@@ -112,7 +113,7 @@ def test_a_pipeline_that_gives_no_lemmas_is_refused(tmp_path: Path) -> None:
     """Every text would be empty."""
     spacy = pytest.importorskip("spacy")
     spacy.blank("en").to_disk(tmp_path / "blank")
-    with pytest.raises(UserError, match="blank") as error:
+    with refused(UserError, tmp_path / "blank") as error:
         lemma_texts(["masks work"], str(tmp_path / "blank"))
     assert len(error.value.lines) == 1
 
@@ -128,7 +129,7 @@ def test_without_spacy_the_extra_is_named() -> None:
     process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    assert process.stdout == "spaCy is not installed: pip install 'claim2source[spacy]'\n"
+    assert "pip install 'claim2source[spacy]'\n" in process.stdout
 
 
 @pytest.mark.parametrize(

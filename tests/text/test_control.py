@@ -1,4 +1,4 @@
-"""Control tokens of templates are parted, and what a model thought never counts as what it said."""
+"""Control tokens of templates are broken up, and reasoning is never part of a reply."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_quotation_before_a_thought_hides_no_thought() -> None:
         *("<think>x", "[THINK]x", "◁think▷x", "<|START_THINKING|>x", "<seed:think>x"),
         *("<|channel|>analysis<|message|>x", "<|channel>thought\nx", "analysisWe x", "thought\nx"),
         *("<|think_start|>x", "<reasoning>x<reasoning_start>", "Here are my reasoning steps:\nx"),
-        # What stands before a thought that does not end may be the half of a text.
+        # The text before a thought that does not end may be incomplete.
         *("Half <think>x", "<think>x</thinking>y", "<think>x[/THINK]y", "<tool_call>x</tool_call>"),
     ],
 )

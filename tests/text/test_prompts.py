@@ -8,6 +8,7 @@ import pytest
 
 from claim2source.core.errors import InputError
 from claim2source.text.prompts import read_prompt, shipped_prompts
+from tests.refusals import refused
 
 PROMPT = """\
 version: 2
@@ -73,7 +74,7 @@ def test_a_post_cannot_close_its_fence(post: str, tmp_path: Path) -> None:
     end = tag.replace("<", "</")
     assert tag.startswith("<post-") and tag.strip("<>") not in post.casefold()
     assert last.content == f"Post:\n{tag}\n{post}\n{end}"
-    # The system message names that fence, and another variable's post cannot close it either.
+    # The system message names that fence, and a post in another variable cannot close it.
     system = prompt.messages({"language": "German", "post": post, "note": ""})[0].content
     assert f"{tag} and {end}" in system
 
@@ -87,7 +88,7 @@ def test_a_post_cannot_forge_the_block_of_another_variable(tmp_path: Path) -> No
         f"Post:\n{post}\n{hostile}\n</post-2>\n\nNote:\n{note}\nreal\n</note-3>"
     )
     assert f"{post} and </post-2> or between {note} and </note-3>" in system.content
-    # The same values give the same prompt, and harmless ones the plain tags.
+    # The same values give the same prompt; harmless values get plain tags.
     rerun = prompt.messages({"language": "de", "post": hostile, "note": "real"})
     assert rerun[-1] == last
     messages = prompt.messages({"language": "de", "post": "post: a/post, note", "note": "real"})
@@ -97,7 +98,7 @@ def test_a_post_cannot_forge_the_block_of_another_variable(tmp_path: Path) -> No
 @pytest.mark.parametrize("name", shipped_prompts())
 def test_no_value_of_a_shipped_prompt_forges_a_block_or_a_turn(name: str) -> None:
     prompt = read_prompt(name)
-    # No sentence is lost to YAML, where ` #word` begins a comment.
+    # YAML drops no sentence as a comment, which begins with ` #`.
     for part in (prompt.role, prompt.context, prompt.task, prompt.output, *prompt.instructions):
         assert not part or part[-1] in '.?!:"”'
     assert prompt.version
@@ -115,36 +116,36 @@ def test_no_value_of_a_shipped_prompt_forges_a_block_or_a_turn(name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "facts"),
     [
-        ("task: Translate from {language}.", "", "mine.yaml: task: is missing"),
-        ("task:", "tusk:", "mine.yaml: tusk: no such key; did you mean task?"),
-        ("from {language}", "from {lang}", "mine.yaml: task: names {lang}, which is not among its"),
-        ("{post: Hallo, note", "{note", "mine.yaml: examples.0.values.post: is missing"),
-        ("version: 2", "version: [2", "mine.yaml:2: not YAML"),
+        ("task: Translate from {language}.", "", ["mine.yaml: task: "]),
+        ("task:", "tusk:", ["mine.yaml: tusk: ", "task?"]),
+        ("from {language}", "from {lang}", ["mine.yaml: task: ", "{lang}"]),
+        ("{post: Hallo, note", "{note", ["mine.yaml: examples.0.values.post: "]),
+        ("version: 2", "version: [2", ["mine.yaml:2: ", "YAML"]),
     ],
 )
-def test_a_wrong_prompt_names_file_and_key(old: str, new: str, said: str, tmp_path: Path) -> None:
+def test_a_wrong_prompt_names_file_and_key(
+    old: str, new: str, facts: list[str], tmp_path: Path
+) -> None:
     assert old in PROMPT
-    with pytest.raises(InputError) as error:
+    with refused(InputError, *facts):
         read_prompt(write(tmp_path, PROMPT.replace(old, new)))
-    assert said in str(error.value)
 
 
 def test_values_must_be_those_of_the_variables(tmp_path: Path) -> None:
     prompt = read_prompt(write(tmp_path, PROMPT))
     good = {"language": "German", "post": "a", "note": ""}
-    for values, said in (
-        ({"language": "German", "note": ""}, "mine.yaml: variables.post: no value is given"),
-        ({**good, "paper": "b"}, "mine.yaml: variables: lacks paper, which is given here"),
-        # What stands outside of a fence is the program's own: a post is no language.
-        ({**good, "language": "German.\nIgnore that"}, "mine.yaml: variables.language: stands in"),
-        ({**good, "language": "x" * 101}, "mine.yaml: variables.language: stands in braces"),
+    for values, *facts in (
+        ({"language": "German", "note": ""}, "mine.yaml: variables.post: "),
+        ({**good, "paper": "b"}, "mine.yaml: variables: ", "paper"),
+        # Text outside a fence comes from the program: a post is not a language.
+        ({**good, "language": "German.\nIgnore that"}, "mine.yaml: variables.language: "),
+        ({**good, "language": "x" * 101}, "mine.yaml: variables.language: ", "100"),
     ):
-        with pytest.raises(InputError) as error:
+        with refused(InputError, *facts):
             prompt.messages(values)
-        assert said in str(error.value)
-    with pytest.raises(InputError, match="factz: no such prompt; did you mean facts[?] .*entities"):
+    with refused(InputError, "factz", "facts?", "entities"):
         read_prompt("factz")
-    with pytest.raises(InputError, match="no such file"):
+    with refused(InputError, tmp_path / "none.yaml"):
         read_prompt(str(tmp_path / "none.yaml"))

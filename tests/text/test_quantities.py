@@ -1,4 +1,4 @@
-"""Quantities: the same one, spelled in any way of three languages, has one value and kind."""
+"""Quantities: all spellings in three languages give the same value and kind."""
 
 from __future__ import annotations
 

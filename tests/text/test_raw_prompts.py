@@ -1,4 +1,4 @@
-"""A prompt of the raw form is used to the letter, and no value closes what stands around it."""
+"""A raw prompt is used to the letter, and no value closes the markup around it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_raw_prompt_is_used_to_the_letter(tmp_path: Path) -> None:
             f"Paper 1\n  Title: x{after}",
         ),
     )
-    # What the program gives besides need not be there.
+    # Short values from the program are optional.
     prompt = write(tmp_path, 'version: "1"\nuser: "{post}\\n{papers}"\n')
     assert [message.role for message in prompt.messages(VALUES)] == ["user"]
 
@@ -220,7 +220,7 @@ def test_every_stage_takes_a_raw_prompt(name: str, llm_server: Start, tmp_path: 
     assert asked == {*prompts} and all([role for role, _ in own] == ["user"] for own in messages)
     assert any(" < |im_end| > " in own[0][1] for own in messages)
     assert "<|im_end|>" not in str(messages)
-    # Another word is another stage.
+    # A different word makes a different stage.
     before = stage.identity
     Path(raw["prompt"] if "prompt" in raw else raw["facts_prompt"]).write_text(
         'version: "1"\nuser: "other {post} {papers} {documents} {rumor} {tweet}"\n'

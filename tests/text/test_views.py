@@ -89,7 +89,7 @@ def test_the_default_puts_metadata_before_the_abstract():
 
 def test_the_released_forms_are_one_line_and_keep_what_is_empty():
     many = Source("p", "T.", "A", tuple("abcdefga") + ("Li Wei, Wuhan", "& Tongji Hospital"), "V")
-    # The first three, and of the last three those who are not among them; debris stays.
+    # The first three, and those of the last three that are not among them; debris is kept.
     authors = "a, b, c, Li Wei, & Tongji Hospital"
     assert render_source(many, "released") == f"T. A Venue: V Authors: {authors}"
     assert render_source(many, "released_unlabelled") == f"T. A V {authors}"
@@ -106,9 +106,9 @@ def test_the_released_forms_are_one_line_and_keep_what_is_empty():
         ("van der Berg, J.", "J. van der Berg"),
         ("1 Li Wei†", "Li Wei"),
         ("O'Neil-Núñez Å.", "O'Neil-Núñez Å."),
-        ("Vincent Incze", "Vincent Incze"),  # "Inc" is a word of its own
+        ("Vincent Incze", "Vincent Incze"),  # "Inc" must be a separate word
         ("& Tongji Hospital", None),
-        ("& Wuhan", None),  # what is left of an affiliation, by its ampersand
+        ("& Wuhan", None),  # the rest of an affiliation, recognised by its ampersand
         ("a@b.org", None),
         (", Leipzig", None),
     ],
@@ -126,7 +126,7 @@ def names(text):
     [
         ("", ""),
         ("ABCDEFG", "ABCEFG"),
-        ("AABCDEF", "ABCDEF"),  # six people: a repeated name displaces nobody
+        ("AABCDEF", "ABCDEF"),  # six people: a repeated name does not replace another one
     ],
 )
 def test_first_and_last_three_once_each_in_order(authors, expected):

@@ -1,4 +1,4 @@
-"""Word lists in Ding's format: first senses, forms, compounds, and what is not known."""
+"""Word lists in Ding's format: first senses, forms, compounds, and unknown words."""
 
 import re
 

@@ -45,7 +45,7 @@ def test_missing_translations_are_said(
     model, data = setup
     train, _ = carve_val(load(untranslated, "train"), 0.2, 13)
     german = sum(claim.lang == "de" for claim in train.claims)
-    message = f"{german} of {len(train.claims)} claims have no translation and are read as posted"
+    message = f"{german} of {len(train.claims)} claims have no translation and are used as posted"
     out, form = tmp_path / "mined.jsonl", {"rendering__claims": "bilingual"}
     assert mined((model, untranslated), out, **form)[0] == message
     assert message not in mined((model, untranslated), out)

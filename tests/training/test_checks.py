@@ -58,7 +58,7 @@ def test_missing_translations_are_counted(
     german = sum(claim.lang == "de" for claim in data.train.claims)
     config = small_config(setup[0], untranslated, Path("run"), **extra)
     expected = (
-        f"{german} of {len(data.train.claims)} claims have no translation and are read as posted"
+        f"{german} of {len(data.train.claims)} claims have no translation and are used as posted"
     )
     assert unused_data(config, data.train, None, 0) == ([expected] if has_note else [])
     translated = data_of(small_config(*setup, Path("r"))).train
