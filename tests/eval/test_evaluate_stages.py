@@ -115,7 +115,7 @@ def test_every_stage_has_the_score_by_hand_and_runs_again_only_after_a_change(
         assert stage.macro["mrr@5"] == pytest.approx(sum(by_hand.values()) / 2)
         assert stage.runs == f"mine.original/runs/{i}"
         assert read_run(tmp_path / "out" / stage.runs / "en.trec").run.claim_ids == ("a", "c")
-    assert any("asked about 3 of 3 claims (100.0%)" in note for note in report.notes)
+    assert any("3 of 3 claims (100.0%)" in note for note in report.notes)
     # The folder of the row has a report of its own, with all stages.
     own = Report.read(tmp_path / "out" / "mine.original")
     assert list(own.systems) == NAMES and own.macro == report.macro

@@ -213,8 +213,8 @@ def test_the_papers_numbers_stand_beside_ours(
     # Six claims are not the paper's 1,400.
     assert (row["same_claims"], row["difference"], row["inside"]) == (False, None, "unknown")
     text = (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
-    assert "Published numbers beside ours" in text and rf"{ours:.4f}\*" in text
-    assert "0.5575?" in text and "over other claims" in text
+    assert rf"{ours:.4f}\*" in text
+    assert "0.5575?" in text
     assert ["2025-styles", "BM25", "S0C0"] in [row[:3] for row in logged["Published"].rows]
     # W&B gets the report's tables.
     families = [f"Tests: {test['family']}" for test in report["tests"]]

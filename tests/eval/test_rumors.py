@@ -155,12 +155,12 @@ def test_one_system_of_a_blind_set_is_submitted_checked_and_zipped(tmp_path: Pat
         "S": {"retrieve": {"fielded": {}}, "stages": [{"verify": "stance", "by": "cosine"}]}
     }
     simulated["S"]["stages"][0]["simulated"] = True
-    for words, systems, error in (
-        ((f"--submit={file}",), two, "here are 2 (System 0, B): choose with --only"),
-        ((f"--submit={tmp_path / 's.tar'}",), PLAIN, "allowed: a file whose name ends in .zip"),
-        ((f"--submit={file}",), simulated, "none of a simulated stage"),
+    for words, systems, facts in (
+        ((f"--submit={file}",), two, (file, "2 (System 0, B)", "--only")),
+        ((f"--submit={tmp_path / 's.tar'}",), PLAIN, (tmp_path / "s.tar", ".zip")),
+        ((f"--submit={file}",), simulated, (file, "simulated")),
     ):
-        with pytest.raises(UserError, match=re.escape(error)):
+        with refused(UserError, "submit", *facts):
             run(tmp_path / "no", path, *words, systems=systems)
     assert not (tmp_path / "no").exists() and not file.exists()
     # A zip of ours is written anew, and holds what stands in the system's folder.
@@ -294,7 +294,7 @@ def test_no_rumour_is_ranked_by_a_setting_that_was_chosen_on_it(tmp_path: Path) 
     assert (choice["metric"], choice["compared"], choice["claims"]) == ("map", 2, 2)
     assert "2 folds" in choice["note"] and "2 different settings" in choice["note"]
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
-    assert "Chosen on all rumours:" in text and "nothing is reported on" not in text
+    assert "Chosen on all rumours:" in text
     # Chosen on other rumours, each of the two gets their setting.
     other_file = write_rumors(tmp_path / "other.json", with_tags([True] * 3 + [False]))
     words = ("--choose_on", str(other_file), "--rule", "best")
@@ -306,7 +306,7 @@ def test_no_rumour_is_ranked_by_a_setting_that_was_chosen_on_it(tmp_path: Path) 
     run(tmp_path / "b", write_rumors(tmp_path / "test.json", BLIND), *words, systems=boosts)
     for folder in "ob":
         text = (tmp_path / folder / "report.md").read_text(encoding="utf-8")
-        assert "Chosen on rumours that nothing is reported on:" in text
+        assert "Chosen on" in text and "Chosen on all rumours:" not in text
 
 
 def test_a_threshold_is_chosen_on_rankings_that_have_not_seen_its_fold(

@@ -146,7 +146,7 @@ def test_a_claim_has_the_mean_of_its_versions_and_failures_are_counted(
     # S1C1, six rankings: S1 finds both of a's halves, h's first; b by kiwi, then not at all.
     in_s1 = (0.5 + 0.5 + 1 + 0.5) / 4
     assert last["S1C1"] == pytest.approx((in_s1 + 2 * last["S0C1"]) / 3)
-    reason, cells = "C1: not rewritten, read as it is", report.systems
+    reason, cells = "C1: not rewritten, the original was used", report.systems
     assert cells["BM25.translated.S1C1"].failures[reason] == 1
     assert reason not in cells["BM25.translated.S1C0"].failures
     assert cells["BM25.translated.S0C1"].runs == ""  # of two versions there is no one run
