@@ -89,7 +89,7 @@ def test_claims_get_translations_and_nothing_else_changes(
     assert [text.id for text in foreign_claims(folder, ids={"d1", "f1"})] == ["d1", "f1"]
     server = llm_server(lambda chat: ENGLISH[read_source(chat)])
     main(words(folder, server, tmp_path, "--dry_run"))
-    assert "3 requests to make" in capsys.readouterr().out and server.requests == 0
+    assert "3 requests " in capsys.readouterr().out and server.requests == 0
     main(words(folder, server, tmp_path, "--out", str(tmp_path / "copy")))
     assert (folder / "queries.jsonl").read_text().splitlines() == before
     copied = load(tmp_path / "copy", "dev")

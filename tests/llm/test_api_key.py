@@ -14,6 +14,7 @@ from claim2source.stages.http import Http
 from claim2source.stages.pairs import Pair
 from tests.llm.test_client import requests_for
 from tests.llm_server import LLMServer
+from tests.refusals import refused
 
 SAFE = [
     "https://api.example.org/v1",
@@ -88,6 +89,6 @@ def test_no_proxy_sees_what_is_sent_to_this_machine(
     (answer,) = LLM(config).answer(requests_for("a"))
     assert (answer.failure, server.requests, proxy.requests) == (None, 1, 0)
     stage = Http(url=server.url, model="m", key_env="MY_CREDENTIAL")
-    with pytest.raises(UserError, match="refused 'm'"):
+    with refused(UserError, "'m'", server.url):
         list(stage.score([Pair("a", "b")]))
     assert may_use_proxy("http://10.0.0.7") and may_use_proxy("https://localhost")

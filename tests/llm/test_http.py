@@ -16,6 +16,7 @@ from claim2source.llm.answers import AnswerStore
 from claim2source.llm.server import MOST_BYTES, refusal
 from tests.llm.test_client import config_of, requests_for
 from tests.llm_server import Chat, LLMServer, Reply
+from tests.refusals import refused
 
 Start = Callable[..., LLMServer]
 
@@ -44,7 +45,7 @@ def test_where_no_request_can_succeed_one_is_sent_and_the_servers_words_are_show
     server = llm_server(
         lambda chat: Reply(status=status, body=json.dumps({"error": error}).encode())
     )
-    with pytest.raises(UserError, match=field):
+    with refused(UserError, field):
         ask(server, "a", "b", "c")
     assert server.requests == 1
 
@@ -122,7 +123,7 @@ def test_posts_follow_no_redirect(llm_server: Start) -> None:
     target = llm_server()
     url = f"{target.url}/chat/completions?secret=1"
     server = llm_server(lambda chat: Reply(status=307, headers={"Location": url}))
-    with pytest.raises(UserError, match="redirects to http://127.0.0.1") as error:
+    with refused(UserError, server.url, "http://127.0.0.1") as error:
         ask(server)
     assert target.requests == 0 and "secret" not in str(error.value) and server.requests == 1
 

@@ -18,6 +18,7 @@ from claim2source.data.store import Store
 from claim2source.systems.read import read_stage
 from claim2source.systems.stages import apply_stage
 from tests.llm_server import Chat, LLMServer, Reply
+from tests.refusals import refused
 from tests.stages.tiny import save_cross_encoder
 
 Start = Callable[..., LLMServer]
@@ -123,7 +124,7 @@ def test_settings_are_checked_when_they_are_read(
     key: str, name: str, settings: dict[str, Any]
 ) -> None:
     model: dict[str, Any] = {"llm": {"model": "m"}} if name in ASKING else {"model": "m"}
-    with pytest.raises(ConfigError, match=key) as error:
+    with refused(ConfigError, key) as error:
         read_stage({"rerank": name, **model, **settings})
     assert "u:p" not in str(error.value)
 

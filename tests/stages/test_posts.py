@@ -20,6 +20,7 @@ from claim2source.systems.heldout import SelectionData
 from claim2source.systems.read import read_stage
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import fit_stages
+from tests.refusals import refused
 
 # Two posts mean each paper; the paper `none` has no post.
 POSTS = {
@@ -115,5 +116,5 @@ def test_without_known_posts_it_says_so(train: tuple[str, c2s.Dataset], tmp_path
     claims = tuple(replace(claim, golds=()) for claim in train[1].claims)
     blind = replace(train[1], claims=claims, qrels=c2s.Qrels({}))
     write_beir(blind, tmp_path / "none")
-    with pytest.raises(UserError, match="no post"):
+    with refused(UserError, tmp_path / "none", "train"):
         ranked(Posts(dataset=str(tmp_path / "none")), Claim("new", "coffee"))

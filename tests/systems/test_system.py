@@ -30,6 +30,7 @@ from claim2source.systems.retrieval import Retrieval
 from claim2source.systems.stages import SystemStage, apply_stage
 from claim2source.systems.system import RunSettings, System, SystemRunner, run_system
 from claim2source.text import Rendering
+from tests.refusals import refused
 
 STAGE = '''
 """Reverse the first sources of every claim."""
@@ -188,23 +189,20 @@ def test_the_key_of_a_stage_holds_all_that_it_reads(tmp_path: Path, change: str)
 
 
 @pytest.mark.parametrize(
-    ("entry", "problem"),
+    ("entry", "facts"),
     [
-        ({"rerank": "cross_encodr"}, "stages.1.rerank: 'cross_encodr' is not allowed"),
-        ({"rerank": "reversing.Nothing"}, "stages.1.rerank: 'reversing.Nothing'"),
-        ({"rerank": "no.such.Stage"}, "stages.1.rerank: 'no.such.Stage'"),
-        (
-            {"rerank": "reversing.Reverse", "dept": 3},
-            "stages.1.dept: no such key; did you mean depth[?]",
-        ),
-        ({"rerank": "reversing.Reverse", "depth": "x"}, "stages.1"),
-        ({"retriev": "bm25"}, "stages.1: .*one of rerank, verify"),
+        ({"rerank": "cross_encodr"}, ("stages.1.rerank: 'cross_encodr'",)),
+        ({"rerank": "reversing.Nothing"}, ("stages.1.rerank: 'reversing.Nothing'",)),
+        ({"rerank": "no.such.Stage"}, ("stages.1.rerank: 'no.such.Stage'",)),
+        ({"rerank": "reversing.Reverse", "dept": 3}, ("stages.1.dept: ", " depth?")),
+        ({"rerank": "reversing.Reverse", "depth": "x"}, ("stages.1",)),
+        ({"retriev": "bm25"}, ("stages.1: ", "rerank, verify")),
     ],
 )
 def test_a_mistyped_stage_is_found_when_it_is_read(
-    outside: Any, entry: dict[str, Any], problem: str
+    outside: Any, entry: dict[str, Any], facts: tuple[str, ...]
 ) -> None:
-    with pytest.raises(ConfigError, match=problem):
+    with refused(ConfigError, *facts):
         make_system("A", {"retrieve": {"bm25": {}}, "stages": [entry]})
 
 
@@ -239,7 +237,7 @@ def test_routes_send_every_language_to_its_system(dev: Dataset) -> None:
     # Without names the parts are known by their kinds.
     route_node = routes(de=replace(WORDS, name=""), default=replace(PLAIN, name=""))
     assert [name for name, _ in runner.run(of(route_node)).result.parts] == ["bm25", "bm25"]
-    with pytest.raises(ConfigError, match="routes: .*a system for 'fr' claims"):
+    with refused(ConfigError, "routes: ", "'fr'"):
         SystemRunner(dev).run(of(routes(de=WORDS, en=PLAIN)))
 
 
@@ -331,10 +329,10 @@ def test_candidates_of_a_route_are_compared_on_claims_that_none_was_trained_on(
     untrained, trained = SelectionData(train, train), SelectionData(train, half, seen_share=0.5)
     assert one_val("de", {"a": untrained, "b": untrained}) is untrained
     assert one_val("de", {"a": untrained, "b": trained}) is trained
-    with pytest.raises(UserError, match="routes.de: b and c held out other claims"):
+    with refused(UserError, "routes.de: b and c "):
         one_val("de", {"a": untrained, "b": trained, "c": SelectionData(train, dataset)})
     english = SelectionData(train, half.in_languages(["en"]))
-    with pytest.raises(NothingToChooseOn, match="routes.de: no de claim of val"):
+    with refused(NothingToChooseOn, "routes.de: "):
         one_val("de", {"a": english})
 
 
@@ -421,7 +419,7 @@ def test_a_system_without_claims_to_choose_on_is_refused(dev: Dataset) -> None:
     claims = dev.with_claims(dev.claims, "train")
     settings = RunSettings("demo")
     system = of(bm25("A", fits=True))
-    with pytest.raises(UserError, match="not reported on"):
+    with refused(NothingToChooseOn, "split: ", "'train'"):
         run_system(system, claims, settings=settings)
     assert run_system(system, dev.in_languages(["en"]), settings=settings).choices[0].claims > 50
 

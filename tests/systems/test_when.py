@@ -18,6 +18,7 @@ from claim2source.systems.conditions import WhenConfig, share_asked, top_margin
 from claim2source.systems.read import make_system, read_stage
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import StageResult, apply_stage
+from tests.refusals import refused
 
 CLAIMS = [Claim(id, id) for id in ("wide", "edge", "near", "flat", "one", "none")]
 SOURCES = [Source(letter, title=letter) for letter in "abc"]
@@ -107,19 +108,19 @@ def test_claims_are_asked_about_where_the_stage_before_changed_their_first_sourc
 
 
 @pytest.mark.parametrize(
-    ("when", "problem"),
+    ("when", "facts"),
     [
-        ({}, "when: .*margin_below, disagree or both"),
-        ({"margin": 0.2}, "stages.2.when.margin: .*margin_below, disagree"),
-        (0.2, "stages.2.when: 0.2"),
+        ({}, ("when: ", "margin_below, disagree")),
+        ({"margin": 0.2}, ("stages.2.when.margin: ", "margin_below")),
+        (0.2, ("stages.2.when: 0.2",)),
     ],
 )
-def test_a_condition_is_checked_when_it_is_read(when: Any, problem: str) -> None:
+def test_a_condition_is_checked_when_it_is_read(when: Any, facts: tuple[str, ...]) -> None:
     stage = {"verify": f"{__name__}.Last"}
     system = {"retrieve": {"bm25": {}}}
-    with pytest.raises(ConfigError, match=problem):
+    with refused(ConfigError, *facts):
         make_system("A", {**system, "stages": [stage, {**stage, "when": when}]})
-    with pytest.raises(ConfigError, match="stages.1.when.disagree: .*no stage is before"):
+    with refused(ConfigError, "stages.1.when.disagree: "):
         make_system("A", {**system, "stages": [{**stage, "when": {"disagree": True}}]})
 
 
