@@ -20,6 +20,7 @@ from claim2source.data.store import Store
 from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
 from tests.processes import BY_TWO, run
+from tests.refusals import refused
 from tests.shared_data import REPOSITORY
 from tests.training.small import dataset_of
 
@@ -87,7 +88,7 @@ def test_processes_get_blocks_of_like_length_and_equal_work() -> None:
 
 
 def test_mistakes_are_said(tiny_folder: Path, data: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="nosplit"):
+    with refused(UserError, "nosplit"):
         encode.main(words(tiny_folder, data, tmp_path / "store", "--splits", "nosplit"))
     assert not (tmp_path / "store").exists()
 

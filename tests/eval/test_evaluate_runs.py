@@ -26,6 +26,7 @@ from claim2source.systems.read import make_system, read_systems
 from claim2source.systems.system import System, SystemRunner
 from claim2source.text import Rendering
 from tests.eval.test_evaluate import pairs
+from tests.refusals import refused
 from tests.shared_data import REPOSITORY
 
 HYBRID = REPOSITORY / "configs" / "systems" / "hybrid.yaml"
@@ -92,7 +93,7 @@ def test_a_training_run_gives_every_epoch_and_what_stands_on_it(
     submit = f"--submit={tmp_path / 'chosen.zip'}"
     (name,) = evaluated(run, data, tmp_path / "one", "--only=chosen", submit).systems
     assert name == f"{report.chosen}.bilingual" and zipfile.is_zipfile(tmp_path / "chosen.zip")
-    with pytest.raises(UserError, match="choose with --only"):
+    with refused(UserError, "submit: ", "chosen.zip", "--only"):
         evaluated(run, data, tmp_path / "no", submit)
 
 
@@ -158,10 +159,10 @@ def test_the_chosen_checkpoint_alone(trained: tuple[Path, Path], tmp_path: Path)
         "BM25", "epoch-0+H", "epoch-1-scale-0", "epoch-2+H"
     ]  # fmt: skip
     for model in (points / "epoch-0", "sentence-transformers/all-MiniLM-L6-v2"):
-        with pytest.raises(ConfigError, match="only: 'chosen'"):
+        with refused(ConfigError, "only: 'chosen'"):
             evaluated(model, data, tmp_path / "other", "--only=chosen")
     (copied / "run.json").write_text(json.dumps(record | {"chosen": None}))
-    with pytest.raises(ConfigError, match="only: 'chosen'"):
+    with refused(ConfigError, "only: 'chosen'"):
         evaluated(copied, data, tmp_path / "other", "--only=chosen")
 
 
@@ -183,7 +184,7 @@ def test_metrics_deeper_than_the_lists_are_left_out(
 def test_flags_cannot_contradict_a_manifest(trained: tuple[Path, Path], tmp_path: Path) -> None:
     run, data = trained
     for flag in ("--rendering.claims=original", "--model.pooling=cls", "--model.max_length=16"):
-        with pytest.raises(UserError, match="nothing ran"):
+        with pytest.raises(UserError):
             evaluated(run / "checkpoints" / "epoch-1", data, tmp_path, flag)
         (row,) = Report.read(tmp_path).not_run
         assert "manifest" in row.reason or "as it was trained" in row.reason
@@ -208,7 +209,7 @@ def test_finished_rows_are_read_without_their_models(
 
     monkeypatch.setattr("claim2source.systems.runtime.resolve", loaded)
     assert evaluated(checkpoint, data, tmp_path, "--repeats=20").systems == first.systems
-    with pytest.raises(AssertionError, match="loaded"):
+    with refused(AssertionError, "loaded"):
         evaluated(checkpoint, data, tmp_path / "other", "--repeats=20")
 
 

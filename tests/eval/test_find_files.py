@@ -21,6 +21,7 @@ from claim2source.find.bulk import Outcome
 from claim2source.find.finder import Answer, Finder
 from claim2source.find.result_tables import csv_lines
 from tests.eval.papers import POST
+from tests.refusals import refused
 
 # A formula, an id that is too long for a number, a quote, a line break, and no text.
 TABLE = [
@@ -157,9 +158,9 @@ def test_a_stopped_run_goes_on_and_another_question_begins_anew(
     # What another question, or nobody, has begun is refused and stays as it is.
     for change in (["--k", "2"], ["--date", "2019"], ["--no_translate"]):
         partial.write_bytes(stopped)
-        assert refused(ask, *words, *change) and partial.read_bytes() == stopped
+        assert is_refused(ask, *words, *change) and partial.read_bytes() == stopped
     write(file, [*rows, ["one more", "p7"]])
-    assert refused(ask, *words) and partial.read_bytes() == stopped
+    assert is_refused(ask, *words) and partial.read_bytes() == stopped
     write(file, rows)
     lines = stopped.splitlines(keepends=True)
     twice = [*lines[:2], lines[1], *lines[2:]]
@@ -173,20 +174,20 @@ def test_a_stopped_run_goes_on_and_another_question_begins_anew(
         stopped + b"\0\0\0",
     ):
         partial.write_bytes(damage)
-        assert refused(ask, *words) and partial.read_bytes() == damage
+        assert is_refused(ask, *words) and partial.read_bytes() == damage
     partial.write_bytes(stopped)
     with partial.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        assert refused(ask, *words) and partial.read_bytes() == stopped
+        assert is_refused(ask, *words) and partial.read_bytes() == stopped
     partial.unlink()
     partial.symlink_to(file)
-    assert refused(ask, *words) and out.read_bytes() == expected
+    assert is_refused(ask, *words) and out.read_bytes() == expected
     partial.unlink()
     partial.write_bytes(stopped[:20])  # nothing was kept yet
     assert run(*words)[1] == ids and out.read_bytes() == expected
 
 
-def refused(ask: Callable[..., str], *words: str) -> bool:
+def is_refused(ask: Callable[..., str], *words: str) -> bool:
     """Whether a run is refused in one line that names the file of the other one."""
     with pytest.raises(InputError) as error:
         ask(*words)
@@ -269,9 +270,9 @@ def test_an_output_that_cannot_be_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "posts.csv", [["text"], ["a"]])
-    with pytest.raises(UserError, match=reason) as error:
+    with refused(UserError, reason) as error:
         ask("--input", "posts.csv", *words)
     assert len(error.value.lines) == 1
-    with pytest.raises(UserError, match="out: "):
+    with refused(UserError, "out: "):
         ask(POST, "--out", "found.csv")
     assert [path.name for path in tmp_path.iterdir()] == ["posts.csv"]

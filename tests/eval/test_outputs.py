@@ -16,6 +16,7 @@ from claim2source.core.folders import is_run
 from claim2source.evaluation.html.page import FOLDER, GENERATOR, TEMPLATE
 from claim2source.mining.files import write_mined
 from claim2source.mining.mine import MinedRow
+from tests.refusals import refused
 from tests.shared_data import FIXTURES
 from tests.training.test_run_folder import contents
 
@@ -36,14 +37,14 @@ def test_a_training_runs_folder_is_refused(main: Main, words: list[str], run: Pa
     """Its report is the training's own; so are its checkpoints' folders, and all below them."""
     before = contents(run)
     for subfolder in ("", "checkpoints", "checkpoints/epoch-1", "logs/new"):
-        with pytest.raises(UserError, match=r"--out, such as \S*/run/evaluation$"):
+        with refused(UserError, "--out", "/run/evaluation"):
             main([*words, f"--out={run / subfolder}"])
     assert contents(run) == before
 
 
 def test_a_checkpoint_outside_its_run_is_refused(run: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(run / "checkpoints" / "epoch-1", tmp_path / "alone"))
-    with pytest.raises(UserError, match="a checkpoint or an index lies here"):
+    with refused(UserError, path, "checkpoint"):
         evaluate([f"--checkpoint={path}", f"--out={path}"])
 
 
@@ -55,8 +56,7 @@ def test_a_file_of_a_training_run_is_refused(
     main: Main, name: str, words: list[str], run: Path
 ) -> None:
     before, (key, file) = contents(run), name.split("=")
-    message = f"is a file of the training run that lies here; choose another {key}"
-    with pytest.raises(UserError, match=message):
+    with refused(UserError, run / file, key):
         main([*words, f"{key}={run / file}"])
     assert contents(run) == before
 
@@ -112,7 +112,7 @@ def test_a_users_file_is_not_replaced(
     option = f"--out={file if main is mine else tmp_path}"
     if "--html=FILE" in words:
         words, option = words[:1], f"--html={file}"
-    with pytest.raises(UserError, match=f"{name}: would be replaced, but no program of ours"):
+    with refused(UserError, f"{file}: "):
         main([*words, option])
     assert contents(tmp_path) == before
 
@@ -123,6 +123,6 @@ def test_files_of_ours_are_replaced(tmp_path: Path) -> None:
         report(["--published", f"--out={tmp_path / 'tables'}"])
     mined = tmp_path / "mined.jsonl"
     write_mined([MinedRow("c", "p", ())], mined)
-    with pytest.raises(UserError, match="no-such-set"):
+    with refused(UserError, "no-such-set"):
         mine(["--dataset=no-such-set", f"--out={mined}"])
     assert GENERATOR in (FOLDER / TEMPLATE).read_text(encoding="utf-8")

@@ -26,6 +26,7 @@ from claim2source.text.styles import (
 )
 from tests.eval.test_translate import data_set, llm
 from tests.llm_server import Chat, LLMServer, Reply
+from tests.refusals import refused
 from tests.shared_data import REPOSITORY
 
 Start = Callable[..., LLMServer]
@@ -106,7 +107,7 @@ def test_the_original_is_rewritten_in_its_own_language_where_that_is_asked_for(
     server.reply = lambda chat: "Masks lower the risk of an infection in 40 children, says a study"
     main(words(folder, server, out, "--styles", "C2", "--claims", "original"))
     assert read_style(out, STYLES["C2"])[1].failure == "in English, not German"
-    with pytest.raises(UserError, match="C1 is there, made with claims original, not translation"):
+    with refused(UserError, "C1 ", "original", "translation"):
         main(words(folder, server, out, "--styles", "C1"))
     main(words(folder, server, out, "--styles", "C1", "--overwrite"))
     assert read_origin(out)["C1"].claims == "translation"
@@ -150,7 +151,7 @@ def test_versions_are_asked_for_one_by_one(llm_server: Start, tmp_path: Path) ->
     main(words(folder, server, out, *extra, *sampled))
     assert server.requests == 6
     for wrong in (["--versions", "3"], ["--versions", "3", "--rules", *sampled]):
-        with pytest.raises(ConfigError, match="the same text every time"):
+        with refused(ConfigError, "versions: 3 "):
             main(words(folder, server, tmp_path / "new", *wrong))
 
 
@@ -162,9 +163,9 @@ def test_prompt_of_the_users_own_replaces_one_style(llm_server: Start, tmp_path:
     main(words(folder, server, out, "--styles", "C2", "--prompt", str(tmp_path / "own.yaml")))
     assert read_origin(out)["C2"].prompt == "own mine"
     (tmp_path / "own.yaml").write_text(text.replace("post:", "tweet:"))
-    with pytest.raises(InputError, match=r"own.yaml: variables\.tweet: no value is given"):
+    with refused(InputError, "own.yaml: variables.tweet: "):
         main(words(folder, server, out, "--styles", "C2", "--prompt", str(tmp_path / "own.yaml")))
-    with pytest.raises(ConfigError, match="one style"):
+    with refused(ConfigError, "prompt: ", "own.yaml"):
         main(words(folder, server, out, "--prompt", str(tmp_path / "own.yaml")))
 
 
@@ -176,12 +177,12 @@ def test_rules_need_no_server_and_name_themselves(tmp_path: Path) -> None:
     main(argv)
     info = json.loads((out / "styles.json").read_text())
     assert info["styles"]["C4"]["by"] == info["styles"]["S3"]["by"] == "rules"
-    with pytest.raises(UserError, match="C4 is there, made by rules, not m"):
+    with refused(UserError, "C4 ", "rules", " m"):
         main([*argv[:2], "--dataset", "demo", "--styles", "C4", "--llm.model", "m"])
     (out / "notes.txt").touch()
-    with pytest.raises(UserError, match="holds 'notes.txt'"):
+    with refused(UserError, out, "'notes.txt'"):
         main(argv)
-    with pytest.raises(ConfigError, match="C1, C2, C3, C4, S1, S2, S3"):
+    with refused(ConfigError, "C1, C2, C3, C4, S1, S2, S3"):
         main([*argv[:2], "--styles", "C0"])
 
 

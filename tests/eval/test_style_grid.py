@@ -12,6 +12,7 @@ from claim2source.core.errors import UserError
 from claim2source.core.report import Report
 from claim2source.data.beir import write_beir
 from claim2source.data.loading import load
+from tests.refusals import refused
 from tests.shared_data import REPOSITORY
 
 RULES = REPOSITORY / "configs" / "style_grid" / "rules.yaml"
@@ -21,7 +22,7 @@ def test_texts_that_are_not_there_are_missed_before_a_model_is(tmp_path: Path) -
     systems = tmp_path / "systems.yaml"
     systems.write_text("Dense:\n  retrieve: {dense: none/such}\n")
     words = [f"--systems={systems}", f"--out={tmp_path / 'out'}", "--dataset=demo"]
-    with pytest.raises(UserError, match="nosuch: no such folder"):
+    with refused(UserError, "nosuch: "):
         main([*words, f"--styles.texts={tmp_path / 'nosuch'}"])
     assert not (tmp_path / "out").exists()
 

@@ -17,6 +17,7 @@ from claim2source.data.loading import load
 from claim2source.text.prompts import read_prompt
 from claim2source.text.translate import foreign_claims, foreign_sources
 from tests.llm_server import Chat, LLMServer
+from tests.refusals import refused
 from tests.shared_data import REPOSITORY
 
 Start = Callable[..., LLMServer]
@@ -179,7 +180,7 @@ def test_a_run_that_ends_early_keeps_what_it_has_and_goes_on(
     folder = data_set(tmp_path / "data", QUERIES)
     server = llm_server(lambda chat: ENGLISH[read_source(chat)])
     extra = llm(tmp_path, max_tokens_total=2040, concurrency=1)
-    with pytest.raises(UserError, match="2 of 3 texts have no answer"):
+    with refused(UserError, "2 of 3 texts"):
         main(words(folder, server, tmp_path, *extra))
     translations = [row["metadata"].get("translation") for row in rows(folder).values()]
     assert sum(text is not None for text in translations) == 2
@@ -260,18 +261,18 @@ def test_every_text_is_counted_once_by_what_became_of_it(
 def test_what_would_be_lost_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = data_set(tmp_path / "data", QUERIES)
     base = ["--dataset", str(folder), "--llm.model", "m"]
-    with pytest.raises(ConfigError, match="demo set is not changed"):
+    with refused(ConfigError, "demo"):
         main(["--dataset", "demo", "--llm.model", "m"])
-    with pytest.raises(UserError, match="lies in the data set"):
+    with refused(UserError, folder / "report.json"):
         main([*base, "--report", str(folder / "report.json")])
-    with pytest.raises(UserError, match="would replace the input"):
+    with refused(UserError, folder):
         main([*base, "--out", str(folder)])
     shutil.copytree(folder, tmp_path / "other")
-    with pytest.raises(UserError, match="holds a data set"):
+    with refused(UserError, tmp_path / "other"):
         main([*base, "--out", str(tmp_path / "other")])
-    with pytest.raises(ConfigError, match="other than English"):
+    with refused(ConfigError, "languages: 'en' "):
         main([*base, "--languages", "en"])
-    with pytest.raises(ConfigError, match="languages: 'es' is not allowed; allowed: de, fr"):
+    with refused(ConfigError, "languages: 'es' ", "de, fr"):
         main([*base, "--languages", "es"])
     main([*base, "--languages", "DE", "ger", "--dry_run"])
     assert "2 claims to translate (de 2)" in capsys.readouterr().out
@@ -279,7 +280,7 @@ def test_what_would_be_lost_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
     main(["--dataset", str(english), "--llm.model", "m", "--languages", "de"])
     assert "nothing to translate" in capsys.readouterr().out
     (folder / "queries.jsonl").write_text('{"_id": "a", "text": 7}\n')
-    with pytest.raises(UserError, match="queries.jsonl:1: text: is a number"):
+    with refused(UserError, "queries.jsonl:1: text: "):
         main(base)
 
 

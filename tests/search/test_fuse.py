@@ -13,6 +13,7 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.search.fuse import Fusion, FusionConfig, Hybrid, fuse, score_missing
+from tests.refusals import refused
 from tests.search.test_cache import Hashed
 
 Lists = dict[str, list[tuple[str, float]]]
@@ -134,7 +135,7 @@ def test_results_are_fused_with_what_they_say() -> None:
     assert not fuse(first, replace(second, stored=False)).stored
     # With k, lists as deep as that are fused whatever the depth, and k sources are left.
     assert list(fuse(first, second, depth=1, k=2).run) == list(fuse(FIRST, SECOND, depth=2).top(2))
-    with pytest.raises(TypeError, match="two runs or two results"):
+    with refused(TypeError, "runs", "results"):
         fuse(FIRST, second)  # type: ignore[call-overload]
 
 
@@ -204,7 +205,7 @@ def test_what_a_list_lacks_gets_the_other_systems_own_score(scale: str) -> None:
 
 
 def test_rankings_alone_cannot_score_what_they_lack() -> None:
-    with pytest.raises(ConfigError, match=r"fusion\.missing"):
+    with refused(ConfigError, "fusion.missing"):
         fuse(FIRST, SECOND, missing="scored")
-    with pytest.raises(ConfigError, match=r"fusion\.missing"):
+    with refused(ConfigError, "fusion.missing"):
         FusionConfig("rrf", missing="scored")
