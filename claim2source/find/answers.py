@@ -26,7 +26,7 @@ COLUMNS = (
 ).split()
 # One more column for several indexes: the name of the paper's index.
 INDEX_COLUMN = "index"
-NOT_JUDGED_LINE = "Not judged: these are the nearest papers; none of them need be the right one."
+NOT_JUDGED_LINE = "Not judged: these are the nearest papers; the right one may not be among them."
 _AUTHORS = 3
 # Words of the abstract that replace a missing title.
 _HEADING = 12
@@ -259,8 +259,8 @@ def headline(answer: Answer) -> str:
     """Return a sentence on whether the paper was found."""
     if not answer.matches:
         if answer.of is not None and answer.of.version == NEW:
-            return f"Version {NEW} of the index holds no paper yet: its making had not ended."
-        return "The index holds no paper to choose from."
+            return f"Version {NEW} of the index has no papers yet: it was not complete."
+        return "The index has no papers to choose from."
     if answer.present is None:
         return NOT_JUDGED_LINE
     share = f"{answer.present:.0%} that it is here".replace("%", " %")
@@ -293,25 +293,25 @@ def next_step(answer: Answer) -> str:
 
 def notes(answer: Answer) -> list[str]:
     """List notes on how far to trust an answer: measured rates, and reasons for less."""
-    notices = [f"Not searched, since it cannot be read: index {name}." for name in answer.lost]
+    notices = [f"Not searched, because it cannot be read: index {name}." for name in answer.lost]
     notices += answer.warnings
     if answer.untranslated:
-        notices.append("The translator failed: the post was searched as it is written.")
+        notices.append("The translator failed: the original post was searched.")
     if answer.unencoded:
         notices.append(
-            "The papers could not be encoded: words alone ranked them, and nothing judged them."
+            "The papers could not be encoded: they were ranked only by words, and not judged."
         )
     elif answer.matches and answer.present is None and answer.unjudged:
         notices.append(f"{answer.unjudged}.")
     elif answer.matches and answer.present is None and answer.indexes:
         notices.append(
-            "The indexes have no abstention in common: scores say which paper is nearer, not how "
+            "The indexes have no common abstention: scores show which paper is nearer, not how "
             "probable it is."
         )
     elif answer.matches and answer.present is None:
         notices.append(
             "No abstention is fitted to this index (claim2source index --claims DATASET): scores "
-            "say which paper is nearer, not how probable it is."
+            "show which paper is nearer, not how probable it is."
         )
     if answer.matches and answer.measured is not None:
         measured = answer.measured

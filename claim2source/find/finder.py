@@ -390,7 +390,7 @@ class Finder:
         name = "" if manifest.model is None else manifest.model.name
         if claim.lang != "en" and not claim.translation and name in ENGLISH:
             yield (
-                f"The index's model reads English, and this post is in "
+                f"The index's model is for English, and this post is in "
                 f"{language_name(claim.lang)}: index with a multilingual model"
             )
         language = manifest.bm25.language

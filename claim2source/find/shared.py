@@ -23,7 +23,7 @@ from claim2source.text.language import language_name
 PATH = Path(str(files("claim2source") / "find" / "shared.json"))
 TOO_FEW = f"A verdict needs {DEEPEST_SHAPE} different papers to compare the post with"
 # When the demo was left out, the probabilities of its German and French posts were too low.
-LOW_FOREIGN = "Low probabilities did not hold for posts in another language than the papers"
+LOW_FOREIGN = "Low probabilities were not reliable for posts in another language than the papers"
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ class Service:
         if reason is None:
             return post
         if is_address(post.text) and self.fetcher is None:
-            reason = "is an address, and this server fetches none: give the post's text"
+            reason = "is an address, but this server does not fetch posts: enter the post's text"
         elif is_address(post.text) and fetch:
             try:
                 return await asyncio.to_thread(resolved, post, self.fetcher)

@@ -125,7 +125,7 @@ async function ask() {
       if (line.html) showAnswer(line.html);
       done = done || Boolean(line.error || line.html);
     }
-    if (!done) throw new Error(t("The server stopped before it had answered; try again."));
+    if (!done) throw new Error(t("The server stopped before it answered; try again."));
   } catch (error) {
     if (request === mine) showProblem(answer, reasonText(error));
   } finally {
