@@ -275,7 +275,7 @@ def _with_checkpoint(
         routed = _routes_with_checkpoint(retriever, path, routes or {}, read_as)
         return replace(unlabelled, retriever=routed)
     if not isinstance(retriever, Dense):
-        allowed = f"none: the first stage {part.display_name} does not have a dense model"
+        allowed = f"none: the first stage {part.display_name} has no dense model"
         raise ConfigError("checkpoint", path, allowed)
     if read_as is None:
         assert isinstance(retriever.model, ModelConfig)

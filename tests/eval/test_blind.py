@@ -160,7 +160,7 @@ def words_of(world: World, name: str) -> tuple[Main, list[object], list[str]]:
     return table[name]
 
 
-NOTHING = "No golds in test: nothing to score"
+NOTHING = "No golds in test: "
 # Each program on each kind of split takes two seconds or more.
 QUICK = ("stages", "checkpoint", "style_grid")
 

@@ -59,13 +59,13 @@ def test_one_process_says_what_was_there(
     store = tmp_path / "store"
     encode.main(words(tiny_folder, data, store))
     output = capsys.readouterr()
-    assert "sources: 150 distinct texts, 0 in the store already, 150 encoded" in output.out
-    assert "claims: 1 distinct texts, 0 in the store already, 1 encoded" in output.out
+    assert "sources: 150 distinct texts, 0 already in the store, 150 encoded" in output.out
+    assert "claims: 1 distinct texts, 0 already in the store, 1 encoded" in output.out
     assert_all_there(tiny_folder, data, Store(store), "dev")
     encode.main(words(tiny_folder, data, store, "--splits", "train", "dev"))
     output = capsys.readouterr()
-    assert "sources: 150 distinct texts, 150 in the store already, 0 encoded" in output.out
-    assert "claims: 71 distinct texts, 1 in the store already, 70 encoded" in output.out
+    assert "sources: 150 distinct texts, 150 already in the store, 0 encoded" in output.out
+    assert "claims: 71 distinct texts, 1 already in the store, 70 encoded" in output.out
     assert_all_there(tiny_folder, data, Store(store), "train")
 
 
@@ -99,7 +99,7 @@ def test_two_processes_share_the_work(tiny_folder: Path, data: Path, tmp_path: P
     command = [*BY_TWO, str(REPOSITORY / "eval" / "encode.py")]
     process = run([*command, *words(tiny_folder, data, store, "--splits", "train")], tmp_path)
     assert process.returncode == 0, process.stderr
-    pattern = r"process (\d) of 2: (\w+): (\d+) distinct texts, 0 in the store already, (\d+) enc"
+    pattern = r"process (\d) of 2: (\w+): (\d+) distinct texts, 0 already in the store, (\d+) enc"
     counts_printed = sorted(re.findall(pattern, process.stdout))
     sides = [(rank, side) for rank, side, *_ in counts_printed]
     assert sides == [(rank, side) for rank in "12" for side in ("claims", "sources")]

@@ -312,7 +312,7 @@ def test_a_missing_model_is_asked_for_once(
         (MemoryError("no room"), "out of memory: no room", "more memory"),
         (torch.OutOfMemoryError("no room"), "out of memory: no room", "more memory"),
         (RuntimeError("CUDA error"), "failed: CUDA error", "--only Absent --device cpu"),
-        (ConfigError("model.dtype", "x", "y"), "config: model.dtype: 'x' is", "correct that"),
+        (ConfigError("model.dtype", "x", "y"), "config: model.dtype: 'x' is", "correct"),
         (UserError("no such model"), "no such model", "ask for it"),
     ],
 )

@@ -235,15 +235,15 @@ def test_papers_that_are_not_built_in_are_told(
     copy.upsert(rows.only([0, 1]))
     copy.close()
     assert len(Finder(copy).find([Post("0", POST)], 13)[0].matches) == 13
-    assert "has not ended, 2 papers are not built in" in caplog.text
+    assert "unfinished" in caplog.text and " 2 papers" in caplog.text
     manifest = replace(copy.manifest, papers=0, stale=False)
     Engine.create(tmp_path / "new", manifest).close()
     (answer,) = Finder(open_index(tmp_path / "new")).find([Post("0", POST)])
-    assert "has not ended, 0 papers are not built in" in caplog.text
-    assert "its making had not ended" in as_text(answer)
+    assert "unfinished" in caplog.text and " 0 papers" in caplog.text
+    assert "Version 1 " in as_text(answer)
     caplog.clear()
     Finder(open_index(tmp_path / "new", version=1))  # an older state: nobody waits for it
-    assert "has not ended" not in caplog.text
+    assert "unfinished" not in caplog.text
 
 
 @pytest.mark.slow

@@ -116,7 +116,7 @@ def test_a_reply_is_bounded(llm_server: Start) -> None:
 def test_a_packed_reply_is_refused(packed: str, llm_server: Start) -> None:
     """It unpacks without a bound; none is asked for."""
     server = llm_server(lambda chat: Reply(body=b"x", headers={"Content-Encoding": packed}))
-    assert f"packed as {packed}" in str(ask(server)[0].failure)
+    assert packed in str(ask(server)[0].failure)
 
 
 def test_posts_follow_no_redirect(llm_server: Start) -> None:

@@ -133,7 +133,7 @@ def test_the_manifest_says_how_a_checkpoint_is_read(trained: Path) -> None:
         _ = CrossEncoder(model=str(trained), max_length=32).prompt_settings
     with pytest.raises(ConfigError, match="claims"):
         _ = CrossEncoder(model=str(trained), claims="original").rendering
-    with pytest.raises(ConfigError, match="read by rerank: cross_encoder"):
+    with pytest.raises(ConfigError, match="rerank: cross_encoder"):
         _ = YesNo(model=str(trained)).trained
     with pytest.raises(InputError, match="re-ranker's checkpoint"):
         Manifest.read(trained / "checkpoints" / "epoch-1")
