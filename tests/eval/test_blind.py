@@ -230,7 +230,7 @@ def test_a_pipeline_behind_a_checkpoint_has_a_submission_of_its_own(world: World
     out = world.run(main, "test", "out", *words)
     first, last = (world.listed(out / folder) for folder in folders)
     for claim, ids in first.items():
-        # The verifier takes the fifth.
+        # The verifier chooses the fifth.
         assert last[claim] == [ids[4], *ids[:4]]
 
 
@@ -243,7 +243,7 @@ def test_a_submission_is_the_last_stages_checked_and_zipped(world: World, name: 
     assert set(rows) == world.claims
     for claim, ids in rows.items():
         assert len(set(ids)) == len(ids) == 5 and set(ids) <= world.pool
-        # What the ranking lacks stands behind it.
+        # Sources that the ranking lacks are appended.
         assert ids[: len(listed[claim])] == listed[claim]
     before = file.read_bytes()
     world.run(main, "test", "again", *words, f"--submit={file}")
@@ -261,7 +261,7 @@ def test_one_cell_of_a_table_is_submitted(world: World) -> None:
     listed = world.listed(out / "Chosen.translated")
     rows = zipped(world.folder / "mine.zip")
     assert all(ids[: len(listed[claim])] == listed[claim] for claim, ids in rows.items())
-    # Rows that are read back, not made again, have no scores by language, but their lists.
+    # Rows that are read from their folder have no scores by language, but have their lists.
     world.run(main, "test", "out", *extra)
     assert zipped(world.folder / "mine.zip") == rows
 

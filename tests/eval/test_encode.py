@@ -44,7 +44,7 @@ def words(model: Path, data: Path, store: Path, *options: str) -> list[str]:
 
 
 def assert_all_there(model: Path, data: Path, store: Store, split: str) -> None:
-    """Every vector is in the store, and is the one that encoding gives."""
+    """Every vector is in the store, and equals the encoder's."""
     encoder = resolve(ModelConfig(str(model), pooling="mean", max_length=16), "cpu").encoder
     data_set = load(data, split)
     texts = Rendering().source_texts(data_set.sources) + Rendering().claim_texts(data_set.claims)

@@ -64,7 +64,7 @@ def test_a_training_run_gives_every_epoch_and_what_stands_on_it(
     assert Path(zero.model).name == "model"
     assert report.systems["epoch-0+H.bilingual"].model == f"bm25-own-hybrid:{zero.model}"
     assert best.model == str(run / "checkpoints" / report.chosen)
-    # What training encoded is read from its store: the same weights have the same key.
+    # Vectors of the training are read from its store: the same weights have the same key.
     assert all(system.cost and system.cost.stored and system.cost.tokens for system in (zero, best))
     text = (tmp_path / "out" / "report.md").read_text()
     assert f"| {report.chosen} (chosen) |" in text and "| recall@100 macro |" in text
@@ -78,7 +78,7 @@ def test_a_training_run_gives_every_epoch_and_what_stands_on_it(
     assert tests["Hybrids against their dense part"] == {
         (f"{epoch}+H.bilingual", f"{epoch}.bilingual") for epoch in EPOCHS
     }
-    # A hybrid is what both parts give alone.
+    # A hybrid equals the fusion of its parts.
     dev, encoder = load(data, "dev"), resolve(str(run / "checkpoints" / "epoch-2"), "cpu").encoder
     dense = Dense(encoder, rendering=Rendering("bilingual", "metadata")).index(dev.sources)
     sparse = BM25(k1=1.2, claims="bilingual").index(dev.sources)
@@ -89,7 +89,7 @@ def test_a_training_run_gives_every_epoch_and_what_stands_on_it(
         ranked = read_run(tmp_path / "out" / row.runs / "de.trec").run
         for claim in ranked.claim_ids:
             assert ranked.sources(claim) == expected.sources(claim)[:100]
-    # The chosen one alone can be submitted.
+    # Only the chosen checkpoint can be submitted.
     submit = f"--submit={tmp_path / 'chosen.zip'}"
     (name,) = evaluated(run, data, tmp_path / "one", "--only=chosen", submit).systems
     assert name == f"{report.chosen}.bilingual" and zipfile.is_zipfile(tmp_path / "chosen.zip")
@@ -241,6 +241,6 @@ def test_the_claim_form_of_what_cannot_run_is_read_from_its_files(
         (tmp_path / "q.yaml").write_text(text)
         system = read_systems([tmp_path / "q.yaml"])["q"]
         failing(system.on_checkpoint(str(broken)), form)
-    # Routes of which one has no weights here, as the other has none at all.
+    # One of the routes has missing weights, the other has none.
     routes = {"retrieve": {"dense": f"{tmp_path}/gone"}, "routes": {"de": {"dense": str(broken)}}}
     failing(make_system("q", routes), "bilingual")

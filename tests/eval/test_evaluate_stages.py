@@ -90,7 +90,7 @@ def test_every_stage_has_the_score_by_hand_and_runs_again_only_after_a_change(
     words = [f"--dataset={tmp_path / 'data'}", "--repeats=20", f"--store={tmp_path / 'store'}"]
 
     def run(name: str, **extra: str) -> tuple[Report, list[bool], int, int]:
-        """Also which stages were read from the store, MaxSim's calls and the server's requests."""
+        """Return also the stages read from the store, MaxSim's calls and the server's requests."""
         before = len(calls), server.requests
         file = write_systems(tmp_path, tiny_folder, server, **extra)
         main([f"--systems={file}", f"--out={tmp_path / name}", *words])
@@ -123,7 +123,7 @@ def test_every_stage_has_the_score_by_hand_and_runs_again_only_after_a_change(
     assert [system.cost.tokens > 0 for system in report.systems.values() if system.cost] == [
         False, True, True
     ]  # fmt: skip
-    # What a made-up verifier says is in no test and beside no published number.
+    # A simulated verifier is not tested, and has no published numbers.
     _, compared, _ = read_scored(ReportConfig(reports=[tmp_path / "out"]))
     assert list(compared) == NAMES[:2]
     tested = {(c.system, c.baseline) for family in report.tests for c in family.comparisons}

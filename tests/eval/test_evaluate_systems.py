@@ -95,7 +95,7 @@ def test_every_cell_is_there_or_said_not_to_be(out: Path) -> None:
     left = {(row["system"], row["claims"]): row for row in report["not_run"]}
     assert list(left) == [(name, form) for name in ("Absent", "H-Absent", "Odd") for form in FORMS]
     assert "nobody/has-this" in left["Absent", "original"]["reason"]
-    # A hybrid's row says what to do about its part.
+    # A hybrid's row has the advice of its part.
     assert {left[name, "original"]["advice"] for name in ("Absent", "H-Absent")} == {"ask for it"}
     assert left["Odd", "bilingual"]["reason"] == "it cannot be expressed"
     assert all(row["advice"] for row in left.values())

@@ -46,7 +46,7 @@ from tests.refusals import refused
 
 
 def fitted(present: bool) -> AbstainModel:
-    """A model that is sure whatever it reads."""
+    """A model that is sure whatever its features are."""
     design = Design(("lexical", "dense", "fused"), 2)
     n = len(design.names)
     bias = 3.0 if present else -3.0
@@ -66,7 +66,7 @@ def test_json_is_a_list_of_ten_with_scores_and_their_parts(
     assert [paper["id"] for paper in record] == list(expected)[:10]
     lexical = hybrid.first.search([claim], 100).scored("0")
     for one in record:
-        # Nothing judges it: no score, null or scaled within the list, reads as a probability.
+        # Without a model there is no score, null or scaled, that looks like a probability.
         assert one["score"] is one["abstained"] is one["present"] is None
         assert one["verdict"] == "not judged" and "fused" not in one["parts"]
         if one["id"] in lexical:
@@ -349,7 +349,7 @@ def test_the_stages_of_a_pipeline_follow_the_index(
     first = json.loads(ask(POST, "--json", "--k", "13"))
     by_vectors = sorted(first, key=lambda paper: -paper["parts"]["dense"])
     record = json.loads(ask(POST, "--json", "--k", "13", "--pipeline", str(file)))
-    # The pipeline's fusion is by vectors alone, and the verifier chose the last of five.
+    # The pipeline's fusion uses only vectors, and the verifier chose the last of five.
     assert record[0]["id"] == by_vectors[4]["id"] and record[1]["id"] == by_vectors[0]["id"]
     assert "rank 5 chosen: It fits." in record[0]["reasoning"] and server.requests == 1
     assert {"bm25", "dense", "fuse", "verify select"} >= set(record[0]["parts"])
@@ -369,7 +369,7 @@ def test_a_learned_fusion_counts_terms_over_the_whole_index(
     file = tmp_path / "own.yaml"
     stage = f"{{rerank: learned, file: {tmp_path / 'fusion.json'}}}"
     file.write_text(f"retrieve: {{bm25: {{}}}}\nstages: [{stage}]\n")
-    # Of the papers in German alone other terms are rare.
+    # Other terms are rare in only the German papers.
     record = json.loads(ask(POST, "--json", "--pipeline", str(file), "--paper_lang", "de"))
     ids = [paper["id"] for paper in record]
     sources = [paper.source for paper in PAPERS]

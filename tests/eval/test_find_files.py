@@ -1,4 +1,4 @@
-"""`find --input`: the user's columns beside each answer, for spreadsheets, in runs that stop."""
+"""`find --input`: the user's columns next to each answer, for spreadsheets, in resumable runs."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_a_stopped_run_goes_on_and_another_question_begins_anew(
     assert not out.exists()
     partial = tmp_path / "found.csv.partial"
     stopped = partial.read_bytes()
-    # A line that was not written whole does not count.
+    # An incomplete line does not count.
     partial.write_bytes(stopped + b'{"post": "p4", "te')
     said, asked = run(*words)
     assert asked == ids[4:] and "4 of 7" in said
@@ -213,7 +213,7 @@ def test_a_post_that_fails_is_a_row_and_counted(
     found = list(csv.DictReader(out.open(encoding="utf-8-sig", newline="")))
     assert [bool(row["left_out"]) for row in found] == [False, True, True, False]
     assert [row["verdict"] for row in found] == ["not judged", "", "", "not judged"]
-    # With nothing but such posts there is no answer to write.
+    # If the file has only such posts there is no answer to write.
     for text in ("poison", "https://bsky.app/x"):
         write(file, [["text"], [text]])
         before = out.read_bytes()

@@ -51,13 +51,13 @@ def test_keys_of_a_model_change_the_indexs_own(
     out = str(tmp_path / "idx")
     words = [str(papers), "--columns", "id=pmid", "abstract=summary", "--out", out]
     main([*words, *model])
-    # The attention's kernel changes no vector: the index's own model takes it.
+    # The attention's kernel does not change vectors, so the index accepts it.
     main([*words, "--model.attention", "eager"])
     assert "0 added, 0 changed, 30 unchanged" in output(capsys)
     # Another length is another model, of the index's own name.
     with refused(UserError, own):
         main([*words, "--model.max_length", "16"])
-    # Its folder has moved: what else the index says of its model holds.
+    # Its folder has moved: the index's other settings of its model are still used.
     moved = own.rename(tmp_path / "moved")
     main([*words, "--model", str(moved)])
     assert "30 unchanged" in output(capsys)

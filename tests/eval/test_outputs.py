@@ -64,7 +64,7 @@ def test_a_file_of_a_training_run_is_refused(
 def test_a_smaller_evaluation_leaves_nothing_of_other_languages(
     run: Path, tiny_folder: Path, tmp_path: Path
 ) -> None:
-    """What the earlier one wrote goes, what anybody else wrote stays; in the run's own folder."""
+    """Files of the earlier run are removed, others are kept, also in the run's own folder."""
     out = run / "evaluation"
     model = [f"--checkpoint={tiny_folder}", "--model.pooling=mean", "--model.max_length=16"]
     words_of_model = [*model, "--no_tests", f"--out={out}"]

@@ -1,4 +1,4 @@
-"""`eval/report.py --published`: ours beside the papers' numbers, from saved reports."""
+"""`eval/report.py --published`: our numbers next to the papers', from saved reports."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_ours_stand_beside_with_difference_and_interval(
     assert f"{mean:.4f}" in text and f"{mean - 0.6568:+.4f}" in text
     (cost,) = (line.split() for line in text.splitlines() if str(tmp_path) in line)
     assert cost == ["E5-Large", "e5-large-v2", str(tmp_path), "12.3", "113.5", "-", "-", "-"]
-    # Without an interval nothing is said of it.
+    # Without an interval the verdict is unknown.
     save(tmp_path / "bare", {"en": 1400}, intervals={"mrr@1": {"en": (0.1, 0.2)}})
     empty = cells("--reports", tmp_path / "bare")[key]
     assert (empty.inside, empty.low, empty.ours) == ("unknown", None, cell.ours)
@@ -153,7 +153,7 @@ def test_three_languages_their_average_and_the_representation(tmp_path: Path) ->
     extra = {"checkpoint": "e5-large-v2-metadata", "sources": "metadata_paper_order"}
     save(tmp_path, VAL, split="val", claims="translated", **extra)
     table = cells("--reports", tmp_path)
-    # English is the same text in all three; the others are filled for translations alone.
+    # English is the same text in all three; the others are only filled for translations.
     assert {key[1:] for key in table} == {
         ("E5", f"{f} EN") for f in ("Orig", "Transl", "Biling")
     } | {("E5", f"Transl {x}") for x in ("DE", "FR", "AVG")}

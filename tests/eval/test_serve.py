@@ -296,7 +296,7 @@ def test_it_stops_when_what_it_is_answering_is_finished(
         assert process.wait(60) == 0 and process.stdout.read() == "stopped\n"
     assert [response.status_code for response in responses] == [200, 200]
     assert all("first rank confirmed" in response.json()["reasoning"] for response in responses)
-    # Posts are printed where that was asked for, and steer no terminal; nothing else is kept.
+    # Posts are logged only if configured, with control characters escaped; nothing else is stored.
     errors = (tmp_path / "stderr").read_text()
     assert r"post: post \x1b[31m 0" in errors and "\x1b" not in errors and GOOD not in errors
     assert not store.exists()

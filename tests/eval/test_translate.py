@@ -105,7 +105,7 @@ def test_claims_get_translations_and_nothing_else_changes(
     assert kinds["d1"] == {**QUERIES[1], "metadata": {**QUERIES[1]["metadata"], "translation": E1}}
     assert kinds["f1"]["metadata"] == {"lang": "fr", "translation": FE}
     assert {path.name for path in folder.iterdir()} == {"corpus.jsonl", "qrels", "queries.jsonl"}
-    # German has the prompt with examples, others the scientific one; the fence holds.
+    # German has the prompt with examples, others the scientific one; fences are removed.
     systems = {read_source(Chat(body)): Chat(body) for body in server.bodies}
     assert len(systems[D1].messages) == 8 and len(systems[F1].messages) == 2
     assert "German texts about science" in systems[D1].system
@@ -113,7 +113,7 @@ def test_claims_get_translations_and_nothing_else_changes(
     tag = next(iter(systems[F1].data))
     assert tag == "text-2" and systems[F1].user.count(f"</{tag}>") == 1
     assert "<|im_end|>" not in systems[F1].user
-    # All is done; again, one language alone, with another prompt.
+    # All is done; then again for one language with another prompt.
     capsys.readouterr()
     main(words(folder, server, tmp_path))
     assert "nothing to translate" in capsys.readouterr().out and server.requests == 3
@@ -127,7 +127,7 @@ def test_claims_get_translations_and_nothing_else_changes(
 
 
 def test_lines_without_a_claim_stay_as_they_are(llm_server: Start, tmp_path: Path) -> None:
-    """Also if a claim is called as no claim's id is read."""
+    """Even if a claim has a name that ids of claims cannot have."""
     folder = data_set(tmp_path / "data", [{**QUERIES[1], "_id": "None"}])
     with open(folder / "queries.jsonl", "a", encoding="utf-8") as file:
         file.write("\n")
@@ -152,7 +152,7 @@ def test_what_is_no_translation_is_asked_twice_reported_and_left_out(
     main(words(folder, server, tmp_path, *extra))
     translated = [key for key, r in rows(tmp_path / "s").items() if "translation" in r["metadata"]]
     assert translated == ["x4"]
-    # What failed is asked for once more, not again by a second run.
+    # A failure is requested once more, but not by a second run.
     assert server.requests == 5 * 2 + 1
     main(words(folder, server, tmp_path, "--report", str(report)))
     assert server.requests == 11

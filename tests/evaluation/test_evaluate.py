@@ -62,7 +62,7 @@ def test_the_hybrid_is_tested_against_both_parts_on_the_average_that_is_shown() 
 
 
 def test_metrics_deeper_than_the_lists_are_noted() -> None:
-    """But not if the lists hold the whole pool."""
+    """But not if the lists contain the whole pool."""
     claims = tuple(Claim(f"c{i}", "t", golds=(f"p{i}",)) for i in range(6))
     sources = tuple(Source(f"p{i}") for i in range(6))
     data = Dataset(claims, sources, Qrels({c.id: {c.golds[0]: 1} for c in claims}), "dev")

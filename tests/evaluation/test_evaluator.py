@@ -1,4 +1,4 @@
-"""`c2s.Evaluator` in the Trainer of sentence-transformers, and a model given to `evaluate`."""
+"""`c2s.Evaluator` in the Trainer of sentence-transformers, and a model passed to `evaluate`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_model_in_memory_ranks_as_the_same_model_by_its_folder(dev: Dataset, m
 def test_its_prompts_its_similarity_and_the_claims_candidates_count(
     dev: Dataset, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is compared with the vectors that sentence-transformers gives for it."""
+    """Each ranking is compared with the one by sentence-transformers' vectors."""
     claims, sources = dev.in_languages(["en"]).claims, dev.sources
     monkeypatch.setitem(model.prompts, "query", "a quite unusual prompt about whales: ")
     queries = model.encode_query([claim.text for claim in claims])
@@ -145,7 +145,7 @@ def test_the_trainer_of_sentence_transformers_calls_it(
     ]
     assert macro.comparisons[1].mean == pytest.approx(after.macro["mrr@5"])
 
-    # The report is whole, and what reads reports reads it.
+    # The report is complete, and report programs can read it.
     report = Report.read(tmp_path / "eval")
     assert report.tests == evaluator.report.tests and report.macro == after.macro
     data = tmp_path / "data"

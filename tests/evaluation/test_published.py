@@ -1,4 +1,4 @@
-"""The papers' numbers: every file is read, and agrees with the sums that they imply."""
+"""The papers' numbers: every file can be read, and agrees with its own sums."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_difference_stands_beside_that_of_the_paper() -> None:
     third = found["other: ", "2026-stage3", "Kimi-K2.6"]
     assert second.ours == pytest.approx(0.11) and second.published == 0.1025
     assert third.ours == pytest.approx(0.03) and third.published == 0.0229
-    # Another report's or system's baseline is taken only where the own one is absent.
+    # Another report's or system's baseline is used only if the own one is absent.
     alone = {name: systems[name] for name in ("mine: ", "mine: second", "other: second")}
     beside = with_published(Report("ct26", "dev", alone), alone.values()).systems
     (cell,) = [cell for cell in beside["mine: "].published if cell.column == "delta"]

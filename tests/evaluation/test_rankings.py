@@ -57,7 +57,7 @@ def test_a_file_a_dict_and_tables_score_as_the_run_does(
     frame = run.to_pandas()
     shuffled = frame.sample(frac=1, random_state=1)
     columns = {"claim": "qid", "source": "docno"}
-    # What PyTerrier has: its own numbers, and the text of the claim, beside the ids.
+    # PyTerrier's columns: its own numbers and the claim's text, next to the ids.
     terrier = frame.rename(columns=columns).assign(docid=range(len(frame)), claim="a text")
     table = HFDataset.from_pandas(
         frame.rename(columns={"claim": "query-id", "source": "corpus-id"}), preserve_index=False

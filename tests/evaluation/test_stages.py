@@ -1,4 +1,4 @@
-"""What stages do to golds, what verifiers are asked, and every claim's way through the stages."""
+"""Moves of golds by stages, verifiers' requests, and every claim's ranks in the stages."""
 
 from __future__ import annotations
 

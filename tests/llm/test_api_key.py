@@ -1,4 +1,4 @@
-"""A key goes to its own server only, and no other service's secret goes anywhere."""
+"""A key is sent only to its own server, and other services' secrets are never sent."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_key_is_sent_over_https_and_to_this_machine(
     " NPM_TOKEN TWINE_PASSWORD DOCKER_AUTH_CONFIG SSH_AUTH_SOCK PGPASSWORD MYSQL_PWD DATABASE_URL"
     " S3_SECRET_KEY CLAIM2SOURCE_TOKEN _AWS_KEY azure_openai_api_key PROD_AWS_KEY".split()
     + ["", "A B", "A=B", "9A", "A\0"]
-    # What is no key at all.
+    # Variables that are not keys.
     + "PATH HOME USER SHELL PWD LOGNAME HOSTNAME LD_PRELOAD LD_LIBRARY_PATH PYTHONPATH MANPATH _"
     " PYTHONSTARTUP LANG LC_ALL TMPDIR XDG_CACHE_HOME JAVA_HOME VIRTUAL_ENV path SSH_TTY TERM"
     " https_proxy ALL_PROXY CUDA_VISIBLE_DEVICES OLDPWD USERPROFILE EDITOR".split(),

@@ -1,4 +1,4 @@
-"""Addresses are read with or without /v1; what is no address or out of range is refused."""
+"""URLs may end in /v1; invalid URLs and values out of range are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server sends is bounded and stays at its origin; what cannot succeed is asked for once."""
+"""Replies are bounded and redirects refused; a request that cannot succeed is sent only once."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_reply_is_bounded(llm_server: Start) -> None:
 
 @pytest.mark.parametrize("packed", ["br", "gzip", "gzip, gzip", "zstd"])
 def test_a_packed_reply_is_refused(packed: str, llm_server: Start) -> None:
-    """It unpacks without a bound; none is asked for."""
+    """It could unpack to any size, and compression was not requested."""
     server = llm_server(lambda chat: Reply(body=b"x", headers={"Content-Encoding": packed}))
     assert packed in str(ask(server)[0].failure)
 

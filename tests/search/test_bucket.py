@@ -81,7 +81,7 @@ def test_an_index_in_a_bucket_is_that_of_a_folder(server: str, tmp_path: Path) -
         Bucket(url).remove("manifest.json")
         Engine.create(url, read_any_manifest())
     bucket.manifest.write(bucket.files)
-    # What is missing is said, and nothing takes its place.
+    # A missing file is reported, and nothing replaces it.
     name = next(name for name in bucket.files.listed("papers.lance/data") if name.endswith("lance"))
     bucket.files.remove(name)
     with refused(InputError, "59 papers", name):
@@ -113,7 +113,7 @@ def test_one_writer_has_the_bucket_and_a_dead_ones_lock_is_taken(
         assert (time.monotonic() - start > 0.5) == (holder["host"] == "elsewhere")
         assert "which is gone; taken over" in caplog.text
         lock.check()
-        # Another process took it over: this one writes no more, and leaves the other's alone.
+        # Another process took it over: this one stops writing, and keeps the other's lock.
         bucket.write(LOCK_FILE, b'{"host": "other", "pid": 5}')
         time.sleep(0.5)
         with refused(UserError, "lock"):

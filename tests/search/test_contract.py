@@ -131,7 +131,7 @@ def test_an_index_that_grew_shrank_and_changed_scores_as_one_made_at_once(tmp_pa
     check(engine, left)
     check(engine, left, Where(until="2020"))
     assert engine.stats().papers == engine.manifest.papers == 295 and not engine.stats().unbuilt
-    # What was removed comes back whole.
+    # Removed papers can be added again.
     engine.upsert(old.rows([50]))
     assert engine.fetch(["p50", "p51"]) == {f"p{i}": old.papers[i] for i in (50, 51)}
     engine.close()
@@ -228,7 +228,7 @@ def test_a_listed_paper_is_read_as_it_was_in_its_state(tmp_path: Path) -> None:
     before = dict(zip(ids, old.papers, strict=True))
     for engine in (writer, reader):
         assert len(engine.dense(np.ones(WIDTH), 30)) == 30 and engine.fetch(ids) == before
-    # Rows are written anew, joined and moved.
+    # Rows are rewritten, merged and moved.
     writer.upsert(new.rows(range(10)))
     assert writer.delete(["p20"]) == 1
     after = {key: paper for key, paper in before.items() if key != "p20"}
@@ -270,7 +270,7 @@ def test_all_vectors_are_compared_however_an_index_grew(tmp_path: Path) -> None:
         for vector in np.eye(WIDTH, dtype=np.float32)[:5]:
             best = np.sort(written @ vector)[::-1][:200]
             np.testing.assert_allclose(scores(engine, vector), best, rtol=1e-6)
-    # A writer that ends while it builds leaves an index of which all vectors are compared.
+    # A writer that ends during a build leaves an index that compares all vectors.
     reader, seen = open_index(tmp_path / "index"), list[float]()
     before = scores(engine, np.ones(WIDTH))
     engine.exact_below = 1000
@@ -378,10 +378,10 @@ def test_above_a_size_partitions_are_searched_with_the_recall_that_was_asked_for
     engine.manifest = replace(own, probes=1)
     assert recall() < tuned  # it is really not exact
     engine.manifest = own
-    # Where few papers are left the search is exact, however far apart they lie.
+    # If few papers are left the search is exact, however far away they are.
     for where in FILTERS[4:6]:
         agrees(engine.dense(centres[0], 50, where), corpus, corpus.dense(centres[0]), 50, where)
-    # While vectors are divided anew readers compare all, also where the writer ends then.
+    # While vectors are partitioned again, readers compare all, even if the writer ends then.
     grown = replace(Corpus.drawn(6500), vectors=half(rng.normal(size=(6500, WIDTH))))
     engine.upsert(grown.rows(range(3000, 6500)))
     reader = Engine.open(tmp_path / "index", exact_below=1000)

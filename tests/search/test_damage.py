@@ -1,4 +1,4 @@
-"""Damaged indexes: an error that says what is wrong and what to do, never an empty answer."""
+"""Damaged indexes: an error with the fault and a remedy, never an empty answer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def copy(intact: Path, tmp_path: Path) -> Path:
 
 def files(folder: Path) -> list[Path]:
     paths = sorted(path for path in folder.glob("papers.lance/**/*") if path.is_file())
-    # LanceDB writes its hint anew with every version, and does without it.
+    # LanceDB rewrites its hint with every version, and works without it.
     return [path for path in paths if "hint" not in path.name]
 
 
@@ -191,7 +191,7 @@ def test_what_was_written_since_the_last_build_is_read_and_guarded(copy: Path) -
 
 
 def scramble(path: Path) -> None:
-    """Fill a fifth of a file with ones: LanceDB panics at some of these, and says so on stderr."""
+    """Fill a fifth of a file with ones: LanceDB panics at some of these, with output on stderr."""
     data = bytearray(path.read_bytes())
     start, end = len(data) // 5, 2 * len(data) // 5
     data[start:end] = b"\xff" * (end - start)
@@ -323,7 +323,7 @@ def test_links_and_pipes_in_place_of_the_lock_are_refused(copy: Path, tmp_path: 
             open_index(copy).delete(["p1"])
         assert victim.read_text() == "precious"
         (copy / LOCK_FILE).rmdir() if make is Path.mkdir else (copy / LOCK_FILE).unlink()
-    # What is written atomically replaces a link, and leaves alone what it leads to.
+    # An atomic write replaces a link, and does not change its target.
     (copy / MANIFEST).rename(tmp_path / "real.json")
     (copy / MANIFEST).symlink_to(tmp_path / "real.json")
     before = (tmp_path / "real.json").read_bytes()
@@ -416,7 +416,7 @@ def test_of_large_indexes_only_files_that_changed_since_are_read(
     with refused(InputError, path.name):
         open_index(copy)
     assert hashed == [path.name]
-    # The smallest files are read always: a flipped bit of an index of ids would hide a paper.
+    # The smallest files are always read: a flipped bit of an index of ids would hide a paper.
     monkeypatch.undo()
     paths = sorted(files(copy), key=lambda path: path.stat().st_size)
     monkeypatch.setattr(module, "HASH_LIMIT", sum(path.stat().st_size for path in paths[:-1]))
@@ -429,7 +429,7 @@ def test_of_large_indexes_only_files_that_changed_since_are_read(
 
 @pytest.mark.slow
 def test_a_full_disk_is_said_and_what_was_written_stays(copy: Path) -> None:
-    """The limit of a file's size stands for a disk's end: both fail in the middle of a write."""
+    """The limit of a file's size simulates a full disk: both fail in the middle of a write."""
     import resource
 
     corpus = Corpus.drawn(2000, seed=3)

@@ -132,7 +132,7 @@ def test_a_checkpoint_is_rendered_as_it_was_trained(model: Resolved) -> None:
     assert Dense(checkpoint, rendering=trained).rendered_as == trained
     with refused(UserError, "rendering: "):
         Dense(checkpoint, rendering=Rendering()).index([])
-    # Any other model is rendered as asked, an exported one as it was trained unless asked.
+    # Any other model has the given rendering, an exported one by default that of its training.
     exported = replace(model, exported=trained)
     assert Dense(exported).rendered_as == trained and Dense(model).rendered_as == Rendering()
     for source in (exported, model, model.encoder):

@@ -110,7 +110,7 @@ def test_pools_of_both_runs_are_kept() -> None:
 
 @dataclass
 class Fixed:
-    """A retriever, and index, with its answer ready; it notes the depth it was asked for."""
+    """A retriever and index with a fixed answer; it records the requested depth."""
 
     run: Run
     asked: int = 0
@@ -146,7 +146,7 @@ def test_both_are_asked_for_the_deeper_of_depth_and_k(depth: int, k: int, depth_
     result = Hybrid(sparse, dense, config).index(SOURCES).search(CLAIMS, k)
     assert (sparse.asked, dense.asked) == (depth_asked, depth_asked)
     assert result.run.sources("q") == ["d", "b", "a", "c"][:k]
-    # Both did the same two claims: rates would double if they were counted twice.
+    # Both ranked the same two claims: rates would double if they were counted twice.
     assert result.cost == Cost(2.0, 2, 3, 8)
 
 
@@ -192,7 +192,7 @@ def test_what_a_list_lacks_gets_the_other_systems_own_score(scale: str) -> None:
         lowest = fuse(*full_runs, replace(config, missing="lowest")).sources(claim.id, 3)
         differs += lowest != run.sources(claim.id)
     assert differs
-    # A deeper ranking holds some of what a shallow fusion lacks.
+    # A deeper ranking contains some sources that a shallow fusion lacks.
     deep = tuple(
         score_missing(part.index(sources), claims, own, of_dense)
         for part, own, of_dense in zip(

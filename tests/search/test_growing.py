@@ -1,4 +1,4 @@
-"""Filling an index: only what is new or changed is encoded, and a stopped run goes on."""
+"""Filling an index: only new or changed papers are encoded, and a stopped run resumes."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_another_model_or_analysis_is_refused(
 
 
 def test_the_split_of_abstracts_is_that_of_its_version() -> None:
-    """Vectors of sentences are stored beside it: another split is another `SPLIT`."""
+    """Vectors of sentences are stored with the paper: another split is another `SPLIT`."""
     abstract = (
         'Masks work (p < 0.5).  We asked e.g. nurses.\n[2] 3.7x fewer! Überall? no. "So." End'
     )
@@ -191,7 +191,7 @@ def test_vectors_that_the_store_holds_in_float32_are_not_made_in_bfloat16(
     assert findings is not None and [len(finding) for finding in findings] == [1] * 9
     encoded.clear()
     assert encoder.encode(PAPERS, Progress(None, None))[2] == 0 and not encoded
-    # Where both types hold all of it, a model that is loaded late is not loaded.
+    # If both types are fully stored, a model that is loaded late is not loaded.
     encoder.encoder = late = LateEncoder(source_model(dense.encoder, "base", None), never_load)
     late.name = dense.encoder.name
     for name in ("_source_encoder", "_fast_encoder"):
@@ -207,7 +207,7 @@ def test_retractions_are_noted_without_encoding_and_stay(
     papers[7] = replace(papers[7], retracted="corrected notice of 10.1/6")
     papers[8] = replace(papers[8], retracted="retracted notice of 10.1/7")
     engine = open_for_writing(tmp_path / "idx", dense)
-    # Notices and papers come in any order, and a milder one takes nothing back.
+    # Notices and papers come in any order, and a milder notice does not replace a stronger one.
     for part in ([papers[8]], papers, [replace(papers[7], retracted="")]):
         grow(engine, part, dense)
     found = engine.fetch(["s6", "s7"])
@@ -232,7 +232,7 @@ def test_retractions_are_noted_without_encoding_and_stay(
             engine.retract(lambda id, doi, _: {"10.1/0": "retracted", "10.1/1": ""}.get(doi)) == 1
         )
         engine.build()
-        # The same papers again say nothing of it, and one of them is new otherwise.
+        # The same papers again have no notice, and one of them has changed otherwise.
         assert grow(engine, papers[:2], dense).unchanged == 2
     grow(engine, [replace(papers[0], url="https://x.org")], dense)
     found = engine.fetch(["s0", "s1"])
@@ -313,7 +313,7 @@ def test_encoding_anew_after_undo_leaves_what_undo_needs_until_it_has_ended(
         patched.setattr("claim2source.search.growing.Engine._build_partitions", stopped)
         re_encode(engine, other)
     engine.close()
-    # It was killed before it noted its files, of which one is not whole.
+    # It was killed before it recorded its files, one of which is incomplete.
     (note,) = (tmp_path / "idx").glob("papers-*-2.files.json")
     note.unlink()
     (ids,) = (tmp_path / "idx").glob("papers-*-2.lance/_indices/*/page_data.lance")

@@ -57,7 +57,7 @@ def bare(tmp_path: Path, dense: Dense) -> Engine:
 
 
 def counted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The texts of papers that the engine's encoder is given from now on."""
+    """The texts of papers that the engine's encoder gets from now on."""
     given: list[str] = []
     real = engine.encoder.encode
 

@@ -60,7 +60,7 @@ def scored_by(stage: Reranker, pairs: Sequence[Pair] = PAIRS) -> np.ndarray:
 
 
 def predicted(folder: Path, pairs: Sequence[Pair], **settings: Any) -> np.ndarray:
-    """What sentence-transformers gives, a pair at a time."""
+    """The logits of sentence-transformers, a pair at a time."""
     from sentence_transformers import CrossEncoder as Theirs
 
     model = Theirs(str(folder), device="cpu", activation_fn=torch.nn.Identity(), **settings)
@@ -80,7 +80,7 @@ def test_logits_are_those_of_sentence_transformers(folder: Path) -> None:
 
 
 def test_the_last_layer_computes_its_first_token_alone(folder: Path) -> None:
-    """The same logits, also beside padding; the oracle above is the model as it is."""
+    """The same logits, also with padding; the oracle above is the unchanged model."""
     stage = CrossEncoder(model=str(folder)).with_runtime(None, "cpu")
     model: Any = stage.network[0].auto_model
     shapes: list[tuple[int, ...]] = []
@@ -143,7 +143,7 @@ def test_an_activation_that_the_files_name_is_not_applied(folder: Path, tmp_path
         CrossEncoder(model=str(path)).with_runtime(None, "cpu") for path in (copy, folder)
     )
     assert np.array_equal(scored(stage), scored(default))
-    # Other files may mean other scores: they are not taken from the store.
+    # Other files may change scores: stored ones are not used.
     assert stage.identity != default.identity
 
 

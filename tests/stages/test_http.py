@@ -52,7 +52,7 @@ def test_recorded_requests_are_sent_to_the_letter(name: str, mix: bool) -> None:
 
 @pytest.mark.parametrize("mix", [False, True])
 def test_every_recorded_reply_is_read_by_its_index(mix: bool) -> None:
-    """Also replies to requests that we would not make: each is given to a request of ours."""
+    """Also replies to requests that we would not send: each answers one of ours."""
     read = 0
     for call in recorded()["exchanges"]:
         if call["status"] != 200 or "/score" not in call["path"] and "/rerank" not in call["path"]:
@@ -219,7 +219,7 @@ def test_control_tokens_reach_no_servers_template() -> None:
 
 
 def test_scores_are_kept_until_the_server_is_gone(tmp_path: Path) -> None:
-    """Many claims at once; the second run asks only for what the first did not get."""
+    """Many claims at once; the second run only requests what the first did not get."""
     store, calls = Store(tmp_path), 0
 
     def dying(path: str, body: dict[str, Any]) -> Reply:
@@ -230,7 +230,7 @@ def test_scores_are_kept_until_the_server_is_gone(tmp_path: Path) -> None:
     with ScoreServer(dying) as server:
         url = server.url
         first = applied(stage(server, documents=5, concurrency=3), SOURCES, store, claims=6)
-        # Refused for good after the first: counted, not stored.
+        # Refused permanently after the first: counted, not stored.
         assert sum(first.failure_counts().values()) == 25
         # A refused key is refused for parts of a request as well: they are not tried.
         assert len(server.bodies) == 12
@@ -256,7 +256,7 @@ def test_the_documented_rerank_api(mix: bool) -> None:
 
 
 def test_the_rerank_api_of_vllm_and_llama_cpp_as_recorded() -> None:
-    """vLLM is asked for raw logits with our instruction; llama.cpp gives probabilities of yes."""
+    """vLLM returns raw logits with our instruction; llama.cpp returns probabilities of yes."""
     raw = exchange("rerank, raw logits")
     ours = next(call for call in recorded_of_llama_cpp("rerank") if call["name"] == "rerank")
     for call in (raw, ours):

@@ -1,4 +1,4 @@
-"""The learned fusion as a stage: what it ranks by, what its file may say, what it refuses."""
+"""The learned fusion as a stage: its ranking, its file, its refusals."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_terms_are_counted_over_a_pool_that_is_given(tmp_path: Path) -> None:
     )
     expected = stage.apply(claims, pool, run).run.scored("c")
     assert over.apply(claims, given, run).run.scored("c") == expected
-    # What the store keeps is found by the pool too, and a place does not end it.
+    # The pool is part of the store's keys, and the separator is unambiguous.
     assert (
         over.identity
         != stage.identity

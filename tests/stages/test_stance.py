@@ -87,7 +87,7 @@ NAN = float("nan")
         ([-2, -2], [4, 4], "min_max", -2),
         ([2, NAN], [1, 100], "raw", 2),
         ([NAN, 2, -1], [9, 3, 1], "min_max", 2),
-        # The paper's formula as it stands: a weight below 0 turns its stance round.
+        # The paper's formula unchanged: a weight below 0 inverts its stance.
         ([2, -1], [3, -1], "raw", (2 * 3 + 1) / 2),
         ([2, -1], [1, -1], "raw", None),
         ([NAN], [1], "raw", None),

@@ -116,7 +116,7 @@ def test_a_perfect_verifier_finds_every_gold_it_is_shown(llm_server: Start) -> N
 
 
 def test_votes_in_changing_orders_remove_the_bias_of_places(llm_server: Start) -> None:
-    # Only the first place is ever chosen: shown as ranked nothing changes, shuffled it is chance.
+    # Only the first shown paper is chosen: in ranked order nothing changes, shuffled it is chance.
     only_first = llm_server(play.Verifier(play.first_shown))
     assert mrr(verified(only_first)) == pytest.approx(BEFORE)
     shuffled = verified(only_first, shuffle=True)
@@ -288,7 +288,7 @@ def test_faulty_replies_leave_the_ranking_and_are_counted(llm_server: Start) -> 
     assert {f.claim_id for f in result.failures} == {"c3", "c4", "c5"}
     assert [*result.run.scored("c4").items()] == [*RUN.scored("c4").items()]
     assert result.notes["c4"] == "no usable answer: ranking unchanged"
-    # A server with faults of the wire that pass, and votes of which some fail: nothing is lost.
+    # A server with temporary faults, and votes some of which fail: nothing is lost.
     shaky = llm_server(rule, faults=0.3, kinds=("500", "cut", "not json"))
     assert mrr(verified(shaky, llm={"retries": 6})) == pytest.approx(PERFECT)
 
@@ -310,7 +310,7 @@ def test_answers_are_kept_and_what_was_not_answered_is_asked_again(
     rerun = apply_stage(full, CLAIMS, SOURCES, Result(RUN), store)
     assert rerun.stored and rerun.details == result.details and len(result.details) == 10
     assert (tmp_path / "answers.sqlite").is_file()
-    # All answers are there: another model config that asks the same costs nothing.
+    # All answers are stored: another model config with the same requests costs nothing.
     before = server.requests
     wider = stage(server, votes=3, llm={"concurrency": 2})
     assert [*apply_stage(wider, CLAIMS, SOURCES, Result(RUN), store).run] == [*result.run]
@@ -379,7 +379,7 @@ def test_settings_are_checked_when_they_are_read(llm_server: Start, tmp_path: Pa
     first = stage(server, prompt=str(own)).identity
     own.write_text(own.read_text().replace("stronger", "strongest"))
     assert stage(server, prompt=str(own)).identity != first
-    # One source leaves nothing to choose: nobody is asked.
+    # With a single source no request is sent.
     run = Run.from_lists({"c0": [("s00", 1.0)], "c1": []})
     result = stage(server).apply(CLAIMS[:2], SOURCES, run)
     assert [*result.run] == [*run] and server.requests == 0

@@ -170,7 +170,7 @@ def test_a_pair_is_cut_within_its_source_and_never_in_the_prompts_end() -> None:
     ]
     assert len(short_ids) == len(full) - end + 20 and short_ids[-len(suffix) :] == suffix
     assert short_ids[: -len(suffix)] == full[: len(short_ids) - len(suffix)]
-    # A claim that fills the prompt fails alone, and says why.
+    # A claim that fills the prompt fails alone, with a reason.
     batches = short.score([long, Pair("masks " * 200, "bats")])
     batch_of = {batch.positions[0]: batch for batch in batches}
     assert np.isfinite(batch_of[0].scores).all()

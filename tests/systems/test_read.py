@@ -49,7 +49,7 @@ def test_every_system_of_the_papers_is_there_and_found_by_their_tables() -> None
     rows = {row.name: row for row in tables["2025-styles"].rows}
     for name in published:
         assert systems[name].full_label() in rows[name].models, name
-    # A variant of ours must not stand in the paper's row.
+    # A variant of ours must not be in the paper's row.
     assert systems["BM25-okapi"].full_label() not in rows["BM25"].models
     newer = read_systems([FOLDER / "papers_2026.yaml"])
     stage1 = {row.name: row for row in tables["2026-stage1"].rows}
@@ -76,7 +76,7 @@ def test_a_label_is_one_system_and_stands_in_one_papers_row() -> None:
         for row in table.rows:
             for model in row.models:
                 rows.setdefault(key(model), set()).add(table.paper)
-    # ADMA's BM25 has lemmas: none of these stands in its row.
+    # ADMA's BM25 uses lemmas: none of these is in its row.
     assert rows[key("bm25")] == {"2025"} and key("bm25-lemmas") not in labels
     assert all(len(rows[label]) == 1 for label in labels if label in rows)
     assert rows[key("e5-large-v2-metadata")] == {"2026"}

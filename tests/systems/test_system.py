@@ -296,7 +296,7 @@ def test_candidates_that_are_fitted_are_compared_as_fitted(dev: Dataset) -> None
 def test_equal_systems_under_two_names_are_fitted_once(
     dev: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also within a tree, and if only what is said of a part differs."""
+    """Also within a tree, and if only a part's further keys differ."""
     fitted: list[BM25] = []
     fit = BM25.fit
 
@@ -347,7 +347,7 @@ def test_routed_parts_read_the_claim_form_that_is_asked_for(dev: Dataset) -> Non
         part = parts["tuned" if claim.lang == "de" else "plain"]
         assert result.result.run.scored(claim.id) == part.result.run.scored(claim.id)
     assert result.choices == parts["tuned"].choices != ()
-    # The routed system's own form is that of its parts, whatever is asked for.
+    # The routed system's own form is that of its parts, whatever form is requested.
     own = runner.run(of(route_node, claims="translated"), "original")
     assert list(own.result.run) == list(result.result.run)
     hybrid = runner.run(of(Retrieval(Hybrid(PLAIN, route_node), name="m")), "translated")
@@ -359,7 +359,7 @@ def test_routed_parts_read_the_claim_form_that_is_asked_for(dev: Dataset) -> Non
 def test_bm25_is_chosen_on_the_split_that_the_dense_part_was_trained_on(
     dev: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A split that is named comes first; without a hybrid there is no checkpoint to say it."""
+    """A named split is preferred; without a hybrid there is no checkpoint to name it."""
     data = DataRecord(train_split="dev")
     manifest = Manifest(
         base=Base("b", None, "0"),
@@ -396,7 +396,7 @@ def test_a_hybrid_is_the_fusion_of_its_parts_and_many_systems_are_one_table(dev:
     systems = {system.name: system for system in listed}
     report = evaluate_systems(systems, dev, ("original", "translated"), repeats=50)
     names = [f"{name}.{form}" for name in ("a", "b", "ab") for form in ("original", "translated")]
-    # A system with claims of its own is not asked for others.
+    # A system with its own claims does not run with others.
     names_of_stages = ["a+own.original", "a+own.translated"]
     assert list(report.systems) == [*names, "own.translated", *names_of_stages]
     assert report.systems["a+own.original"].parts == ("a.original", "own.translated")

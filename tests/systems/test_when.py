@@ -1,4 +1,4 @@
-"""`when`: a stage is asked about some claims only; what a server did not answer is asked again."""
+"""`when`: a stage is applied to some claims only; requests without an answer are sent again."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_only_claims_in_doubt_are_asked_and_the_others_keep_their_ranking(tmp_pa
     assert read.name == f"verify {__name__}.Last" and read.depth == 3
     first, runtime = [StageResult("first", Result(RUN))], SystemRuntime(Store(tmp_path))
     result = read.apply(CLAIMS, SOURCES, first, runtime)
-    # Not below is not asked, and equal scores are in doubt.
+    # A margin at the limit is not in doubt, and equal scores are.
     assert ASKED == [["near", "flat"]] and share_asked(result) == pytest.approx(2 / 6)
     assert result.run.claim_ids == RUN.claim_ids
     for claim in CLAIMS:
@@ -80,7 +80,7 @@ def test_only_claims_in_doubt_are_asked_and_the_others_keep_their_ranking(tmp_pa
     wider = replace(read, when=WhenConfig(0.15))
     rerun = wider.apply(CLAIMS, SOURCES, first, runtime)
     assert rerun.stored and rerun.sources("near") == result.sources("near") and len(ASKED) == 1
-    # None in doubt is none asked.
+    # Without doubts no request is sent.
     sure = replace(read, when=WhenConfig(0.0)).apply(CLAIMS, SOURCES, first, SystemRuntime())
     assert [*sure.run] == [*RUN] and share_asked(sure) == 0 and len(ASKED) == 1
 

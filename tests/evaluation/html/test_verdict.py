@@ -47,7 +47,7 @@ def test_the_best_beats_one_and_is_inside_the_noise_of_another() -> None:
 
 
 def test_p_is_after_holm_over_all_pairs() -> None:
-    """A difference that is significant among the best's own tests alone is not called so."""
+    """A difference that is significant only among the best system's own tests is not reported."""
     values = {f"s{n}": wins(30) for n in range(5)}
     values["best"] = wins(30)
     values["best"][30:38] = 1.0  # eight claims that no other has: p is 2 / 2 ** 8
