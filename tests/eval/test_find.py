@@ -473,8 +473,8 @@ def test_standard_input_is_a_post_of_any_bytes(
         return ask("-", "--json")
 
     assert len(json.loads(line("claim „b“ AND (works\n\0\x1b".encode()))) == 10
-    for data, reason in ((b"\xff\xfe", "UTF-8"), (b" \n", "post")):
-        with refused(UserError, "standard input: ", reason):
+    for data, fact in ((b"\xff\xfe", "UTF-8"), (b" \n", "post: ")):
+        with refused(UserError, "standard input", fact):
             line(data)
 
 
