@@ -26,11 +26,11 @@ class AbstainConfig(ModelOptions):
     """Settings of `eval/abstain.py`.
 
     Args:
-        index: folder or bucket of the index.
+        index: folder or bucket that has the index.
         out: folder for `reliability.json`.
         dataset: folder in BEIR layout, or `demo`.
-        split: split whose claims are asked, each with its papers in the index and without.
-        device: none takes a GPU if there is one.
+        split: split whose claims are queries, each with its papers in the index and without.
+        device: none uses a GPU if there is one.
     """
 
     index: str
@@ -42,7 +42,7 @@ class AbstainConfig(ModelOptions):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Ask the split's claims, and print how often the paper was there by its probability."""
+    """Query the index with the split's claims; print how reliable its probabilities are."""
     config = read_config(AbstainConfig, argv, program="eval/abstain.py", description=__doc__ or "")
     say(abstain(config))
 
@@ -51,13 +51,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 def abstain(config: AbstainConfig) -> str:
     """Measure an index's abstention, write it to `config.out`, and return the tables.
 
-    Raises `UserError` if none is fitted to the index.
+    Raises `UserError` if the index has no fitted abstention.
     """
     require_output(config.out)
     engine = open_index(config.index)
     model = read_abstention(engine)
     if model is None:
-        reason = "no abstention is fitted: index --claims DATASET does that"
+        reason = "the index has no fitted abstention; fit it with index --claims DATASET"
         raise UserError(f"{config.index}: {reason}")
     engine.device = config.device
     dataset = load_reported(config.dataset, config.split, lenient=config.lenient)

@@ -1,8 +1,8 @@
 """Encode a data set into the store: `accelerate launch eval/encode.py --model.name M --dataset D`.
 
-The processes divide the texts by length. Texts in the store are not encoded again, so that
-a stopped run goes on if it was. Evaluation with the same model, rendering and `vectors` then
-finds every vector there.
+The processes divide the texts by length. Texts in the store are not encoded again, so a stopped
+run resumes. Evaluation with the same model, rendering and `vectors` then finds every vector in
+the store.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from claim2source.models.hub import require_model
 from claim2source.models.local import with_local_models
 from claim2source.text import Rendering
 
-# Texts assigned to a process at a time: few, so that long and short ones are spread evenly.
+# Texts assigned to a process at a time: few, so that long and short texts are spread evenly.
 BLOCK = 64
 
 
@@ -46,9 +46,9 @@ class EncodeConfig(StoreOptions):
 
     Args:
         dataset: folder in BEIR layout, or `demo`.
-        model: a checkpoint, the folder of a training run (its chosen epoch) or a model, by
-            `model.name`; its other keys are for models that are not a checkpoint of ours.
-        rendering: how claims and sources are rendered for such models; a checkpoint has its own.
+        model: `model.name` is a checkpoint, a training run's folder (its chosen epoch) or a model;
+            the other keys apply to models that are not a checkpoint of ours.
+        rendering: text of claims and sources for such models; a checkpoint has its own.
     """
 
     dataset: str = "demo"
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 @with_local_models
 def encode(config: EncodeConfig) -> None:
     require_model(config.model)
-    # torch is imported once the arguments are good.
+    # torch is imported after the arguments have been checked.
     import torch
 
     from claim2source.core.machine import use_cores
@@ -83,7 +83,7 @@ def encode(config: EncodeConfig) -> None:
     world = launched_world(settings=LaunchedSettings(config.device))
     use_cores(world.local_size)
     if not world.is_first:
-        # What a lenient loading leaves out is said once.
+        # Lenient loading warns of skipped records only once.
         logging.getLogger("claim2source.data").setLevel(logging.ERROR)
     splits = [load(config.dataset, split, lenient=config.lenient) for split in config.splits]
     if config.device != "cpu" and torch.cuda.is_available():
@@ -98,25 +98,25 @@ def encode(config: EncodeConfig) -> None:
     process = f"process {world.rank + 1} of {world.size}: " if world.size > 1 else ""
     for side in texts:
         mine = process_texts(texts[side], world.rank, world.size)
-        # One progress bar: the other processes have as many texts.
+        # One progress bar is enough: the other processes have as many texts.
         progress = f"{side}s" if world.is_first else None
         encoded, cost = resolved.encoder.fill(mine, side, store, progress=progress)
         print(
-            f"{process}{side}s: {len(mine)} distinct texts, {len(mine) - encoded} in the store "
-            f"already, {encoded} encoded in {cost.seconds:.1f} s ({cost.tokens} tokens)",
+            f"{process}{side}s: {len(mine)} distinct texts, {len(mine) - encoded} already in "
+            f"the store, {encoded} encoded in {cost.seconds:.1f} s ({cost.tokens} tokens)",
             flush=True,
         )
 
 
 def process_texts(texts: Sequence[str], rank: int, size: int) -> list[str]:
-    """List the distinct texts that process `rank` of `size` encodes: blocks of like length.
+    """List the distinct texts that process `rank` of `size` encodes: blocks of similar length.
 
-    The division depends on the texts alone, so that processes agree on it whatever is in
-    the store, and a resumed run of as many processes divides the work as before.
+    The division depends only on the texts. So processes agree on it whatever is in the store, and
+    a resumed run with as many processes divides the work as before.
     """
     ordered = sorted(set(texts), key=lambda text: (-len(text), text))
     blocks = [ordered[start : start + BLOCK] for start in range(0, len(ordered), BLOCK)]
-    # Back and forth, or the first process would get the longer block of every round.
+    # Back and forth: else the first process would get the longer block of every round.
     order = [*range(size), *reversed(range(size))]
     mine = [block for number, block in enumerate(blocks) if order[number % (2 * size)] == rank]
     return [text for block in mine for text in block]

@@ -1,8 +1,8 @@
 """Find the papers that a post may mean: `python eval/find.py "POST" --index DIR`.
 
-POST is a text, `-` for standard input, or with --fetch the address of a post on Bluesky or
-Mastodon. The first papers are printed with the reasons for them, and whether the paper is
-probably none of these.
+POST is a text, `-` for standard input, or with --fetch the URL of a post on Bluesky or Mastodon.
+Prints the top papers with the reasons for each, and whether the post's paper is probably not
+among them.
 """
 
 from __future__ import annotations
@@ -78,23 +78,23 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class FindConfig(FinderOptions):
-    """Settings of `eval/find.py`; POST may stand before or after the options.
+    """Settings of `eval/find.py`; POST may come before or after the options.
 
     Args:
-        post: a post's text, `-` to read it from standard input, or with --fetch its address.
-        input: posts in place of one: JSON or JSON lines, a .csv, .tsv or .xlsx file, or an export
+        post: a post's text, `-` to read it from standard input, or with --fetch its URL.
+        input: a file of many posts: JSON or JSON lines, .csv, .tsv or .xlsx, or an export
             of Mastodon, Bluesky, X, Reddit or Telegram.
         lang: the post's language, such as de; auto detects it.
-        date: day of the post: only papers published until then, or on an unknown day, count.
+        date: day of the post; papers that were published later are left out.
         venue: only papers of this venue.
         paper_lang: only papers in this language, such as en.
-        k: papers to print.
-        mark: id of the paper that the post means, or `none` of the index: the answer is kept as a
-            mark, to which `index` fits abstention, and nothing is searched.
-        marks: file of the marks; none: FOLDER.marks.jsonl beside the index's folder.
-        out: file of the answers to `input`, .csv, .xlsx or .jsonl: its columns beside each paper.
-            The same command goes on where it was stopped.
-        at: version of the index to ask, as an earlier answer names it; none: the newest.
+        k: number of papers to print.
+        mark: id of the paper that the post means, or `none` if it is not in the index. It is stored
+            as a mark, to which `index` fits abstention; no search is done.
+        marks: file of the marks; none: FOLDER.marks.jsonl next to the index's folder.
+        out: file of the answers to `input`, .csv, .xlsx or .jsonl: the input's columns and each
+            paper. The same command resumes a stopped run.
+        at: version of the index to search, as an earlier answer names it; none: the newest.
     """
 
     post: str | None = None
@@ -111,11 +111,11 @@ class FindConfig(FinderOptions):
     columns: list[str] = list_field(
         [], help="of --input: FIELD=COLUMN, such as text=tweet; id, text, lang, date, translation"
     )
-    json: bool = flag("print a list of papers as JSON; with --input one object a line")
-    csv: bool = flag("print a row for each paper")
+    json: bool = flag("print the papers as JSON; with --input one object per line")
+    csv: bool = flag("print one CSV row per paper")
     bibtex: bool = flag("print every paper as BibTeX")
-    fetch: bool = flag("read the post at an address of Bluesky or Mastodon")
-    instances: list[str] = list_field([], help="further hosts of Mastodon for --fetch")
+    fetch: bool = flag("fetch the post from a URL of Bluesky or Mastodon")
+    instances: list[str] = list_field([], help="further Mastodon hosts for --fetch")
 
     def check(self) -> None:
         is_one = (self.post is None) != (self.input is None)
@@ -137,8 +137,8 @@ class FindConfig(FinderOptions):
         is_marked = self.mark is not None or self.marks is None
         require(is_marked, "marks", self.marks, "none without --mark")
         good = self.at is None or len(self.index) == 1
-        require(good, "at", self.at, "none with several indexes: each has versions of its own")
-        self.where  # noqa: B018  it checks date and language
+        require(good, "at", self.at, "none with several indexes: each has its own versions")
+        self.where  # noqa: B018  checks date and language
 
     def _check_out(self) -> None:
         out = self.out
@@ -151,18 +151,18 @@ class FindConfig(FinderOptions):
 
     @property
     def column_map(self) -> dict[str, str]:
-        """Map the fields of a post to the columns that are named for them."""
+        """Map the fields of a post to the columns that --columns names."""
         return dict(pair.split("=", 1) for pair in self.columns)
 
     @property
     def form(self) -> str:
-        """Name how answers are printed."""
+        """Return the format of printed answers."""
         forms = {"bibtex": self.bibtex, "csv": self.csv, "json": self.json}
         return next((name for name, is_set in forms.items() if is_set), "text")
 
     @property
     def where(self) -> Where:
-        """Restrict the search to some papers."""
+        """Return the filter of the papers to search."""
         return Where(self.date, self.paper_lang, self.venue)
 
 
@@ -187,7 +187,7 @@ def find(config: FindConfig) -> None:
     posts = posts_from(config.post, config.input, fetcher, config.column_map)
     if config.lang != AUTO:
         posts = (replace(post, lang=config.lang) for post in posts)
-    # A post or file that cannot be read is known before index and model are.
+    # A post or file is read before the index and the model, so that errors come early.
     posts = chain([next(posts)], posts)
     engine = open_asked(config)
     if config.mark is not None:
@@ -208,7 +208,7 @@ def find(config: FindConfig) -> None:
 
 
 def mark_post(engine: Engine, post: Post, config: FindConfig) -> None:
-    """Keep which paper a post means, and say how many marks there are."""
+    """Store which paper a post means, and print the number of marks."""
     file = None if config.marks is None else MarksFile(config.marks)
     paper = None if config.mark in (None, NONE) else config.mark
     lang, date = post_language(post, engine), config.date or post.date
@@ -227,16 +227,16 @@ def mark_post(engine: Engine, post: Post, config: FindConfig) -> None:
 
 
 def next_mark(file: MarksFile, location: str) -> str:
-    """Say how many marks an index has, and what comes next."""
+    """Describe how many marks an index has, and the next command."""
     marks = file.read()
     if marks.missing:
-        return f"{marks}; {marks.missing} more are missing until `index` fits abstention to them"
+        return f"{marks}; `index` needs {marks.missing} more to fit abstention"
     words = ("--claims", str(marks.path), "--out", location)
     return f"{marks}; next: {program_command('eval/index.py')} {shlex.join(words)}"
 
 
 def open_asked(config: FindConfig) -> Engine:
-    """Open the index, once what else it needs is known to be there."""
+    """Open the index, after checking the other things that it needs."""
     if config.model is not None:
         require_model(ModelConfig(name=config.model))
     if config.lang == AUTO:
@@ -267,9 +267,9 @@ def find_rows(config: FindConfig, file: Path, fetcher: Fetcher | None) -> None:
 
 
 def print_rows(config: FindConfig, engine: Engine, posts: PostsToAnswer, asking: Asking) -> None:
-    """Print the answers as they come."""
+    """Print each answer as soon as it is there."""
     finder = open_finders(config, engine, Store(config.store), progress=True)
-    # A bar would stand between the lines.
+    # A progress bar would be mixed with the lines.
     name = None if sys.stdout.isatty() else "find"
     with Progress(name, posts.posts) as progress:
         outcomes = answer_all(finder, posts, asking, progress)
@@ -290,7 +290,7 @@ def write_rows(config: FindConfig, engine: Engine, posts: PostsToAnswer, asking:
     ids = (post.id for post in posts.to_answer())
     with Journal(out, asked(config, engine, posts), ids) as journal:
         if journal.done:
-            say(f"{out}: goes on after {journal.done} of {posts.posts} posts")
+            say(f"{out}: resumes after {journal.done} of {posts.posts} posts")
         if journal.done < posts.posts:
             finder = open_finders(config, engine, Store(config.store), progress=True)
             answer_rest(finder, posts, asking, journal)
@@ -303,7 +303,7 @@ def write_rows(config: FindConfig, engine: Engine, posts: PostsToAnswer, asking:
 
 
 def warn_of_failures(finder: Finder) -> None:
-    """Count the posts that the translator or the index's model failed for, if there are any."""
+    """Describe how many posts the translator or the index's model failed for; "" if none."""
     if finder.translators is not None and (summary := finder.translators.summary()):
         log.warning("%s", printable_line(summary))
     if finder.unencoded:
@@ -311,7 +311,7 @@ def warn_of_failures(finder: Finder) -> None:
 
 
 def asked(config: FindConfig, engine: Engine, posts: PostsToAnswer) -> dict[str, object]:
-    """Identify what a run asks: by another input, index or setting its answers are others."""
+    """Return hashes of the input, the index and the settings, which the answers depend on."""
     where = (config.date, config.venue, config.paper_lang, config.lang)
     pipeline = None if config.pipeline is None else file_hash(config.pipeline)
     model = None if config.model is None else str(config.model)
@@ -333,7 +333,7 @@ def asked(config: FindConfig, engine: Engine, posts: PostsToAnswer) -> dict[str,
 
 
 def summary(out: Path, posts: PostsToAnswer, journal: Journal) -> str:
-    """Count the records of the input: answered and left out are all of them."""
+    """Count the input's records: those with an answer and those that were skipped."""
     reasons = dict(posts.left_out.most_common())
     if journal.left_out:
         reasons["posts that could not be read or searched"] = journal.left_out

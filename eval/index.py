@@ -1,10 +1,10 @@
-"""Make an index of papers, or let it grow: `python eval/index.py SOURCE --out DIR`.
+"""Make an index of papers, or add papers to it: `python eval/index.py SOURCE --out DIR`.
 
 SOURCE is `demo` or another data set, or a file or folder of JSON (corpus.jsonl, works of OpenAlex
-and Crossref), XML of PubMed or JATS, RIS, NBIB, BibTeX, CSV or Parquet. What is in the index as it
-is stays: a stopped run goes on. In several processes (a Slurm array, or accelerate) each encodes
-its share into the store and leaves the index alone; a last run by itself then writes it. With
-`--launcher ray` the workers of a Ray cluster encode, and this process writes the index afterwards.
+and Crossref), XML of PubMed or JATS, RIS, NBIB, BibTeX, CSV or Parquet. Unchanged papers of the
+index are kept, so a stopped run resumes. With several processes (a Slurm array, or accelerate)
+each encodes its share into the store and does not write the index; a last single run writes it.
+With `--launcher ray` the workers of a Ray cluster encode, and this process then writes the index.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COMMON = (
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Write the papers, and print the index's contents."""
+    """Index the papers, and print the index's contents."""
     words = index_words(sys.argv[1:] if argv is None else argv)
     config = read_config(
         IndexProgramConfig, words, program=PROGRAM, description=__doc__, common=COMMON

@@ -1,6 +1,6 @@
 """Compare evaluated systems: `python eval/report.py --reports DIR... [--html FILE]`.
 
-Prints the leaderboard: scores by language, and paired tests against any row. `--out` keeps it,
+Prints the leaderboard: scores by language, and paired tests against any row. `--out` saves it,
 with costs and the tests of each language, as `compare.json` and `compare.md`. `--html` writes the
 comparison as one page that loads nothing. `--published` sets our scores next to the papers' tables
 instead, and adds them to the page.
@@ -47,7 +47,7 @@ COMMON = (
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Compare the reports' systems, or set them next to the papers'; print, and write the page."""
+    """Compare the reports' systems, with each other or the papers'; print, and write the page."""
     config = read_config(
         ReportConfig, argv, program="eval/report.py", description=__doc__ or "", common=COMMON
     )

@@ -1,7 +1,7 @@
 """Rewrite claims and sources in the papers' styles: `python eval/rewrite.py --out DIR`.
 
-The folder has one file a style, and what made it; `eval/style_grid.py --styles.texts DIR` scores
-them.
+The folder gets one file per style, and a record of its author. `eval/style_grid.py --styles.texts
+DIR` scores them.
 """
 
 from __future__ import annotations
@@ -67,15 +67,15 @@ class RewriteConfig(ModelOptions):
     """Settings of `eval/rewrite.py`.
 
     Args:
-        out: folder of the texts; styles that are there already stay.
+        out: folder of the texts; styles that are already there are kept.
         dataset: folder in BEIR layout, or `demo`.
-        split: split whose claims are rewritten; of sources always the whole pool is.
-        versions: how often each text is rewritten; scores are averaged over them.
-        claims: which text of a claim in another language than English is rewritten, in that
-            text's language: the translation (the 2026 companion paper) or the original.
-        prompt: a YAML file in place of the style's prompt; for one style at a time.
-        llm: the language model and how it is asked.
-        answers: file of stored answers, from which a run goes on; none: in the user's store.
+        split: split whose claims are rewritten; sources are always those of the whole pool.
+        versions: how often each text is rewritten; scores are averaged over the versions.
+        claims: the text of a foreign claim that is rewritten, in its own language: the translation
+            (as in the 2026 companion paper) or the original.
+        prompt: a YAML file that replaces the style's prompt; for one style at a time.
+        llm: the language model and its requests.
+        answers: file of stored answers, from which a run resumes; none: in the user's store.
     """
 
     out: Path
@@ -87,11 +87,11 @@ class RewriteConfig(ModelOptions):
     llm: LLMConfig = field(default_factory=LLMConfig)
     answers: Path | None = None
     styles: list[str] = list_field(REWRITTEN, help="C1 to C4 of claims, S1 to S3 of sources")
-    languages: list[str] | None = list_field(help="rewrite claims in these languages only")
-    rules: bool = flag("rewrite by fixed rules: no model; says nothing of the papers' styles")
+    languages: list[str] | None = list_field(help="rewrite only claims in these languages")
+    rules: bool = flag("rewrite by rules without a model; not comparable with the papers' styles")
     lenient: bool = flag(LENIENT)
     overwrite: bool = flag("replace styles that were made in another way")
-    dry_run: bool = flag("count requests and estimate tokens; nothing is asked or written")
+    dry_run: bool = flag("count requests and estimate tokens; send and write nothing")
 
     def check(self) -> None:
         require(bool(self.styles), "styles", self.styles, f"some of {', '.join(REWRITTEN)}")
@@ -105,12 +105,12 @@ class RewriteConfig(ModelOptions):
 
     @property
     def style_list(self) -> list[Style]:
-        """List the styles once each, in the papers' order."""
+        """List the distinct styles in the papers' order."""
         return [STYLES[name] for name in REWRITTEN if name in self.styles]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Rewrite; print each style's measures of quality."""
+    """Rewrite the texts; print each style's measures of quality."""
     config = read_config(
         RewriteConfig, argv, program="eval/rewrite.py", description=__doc__, common=COMMON
     )
@@ -119,9 +119,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 @with_local_models
 def rewrite(config: RewriteConfig) -> None:
-    """Rewrite the texts of every style and write them; raise `UserError` last if some are left.
+    """Rewrite the texts of every style; raise `UserError` at the end if some failed.
 
-    A style is written as soon as it is there.
+    Each style is written as soon as it is complete.
     """
     if not config.dry_run:
         require_writable(config.out, "folder")
@@ -172,7 +172,7 @@ def write(
     texts: Sequence[Original],
     rewrites: Sequence[Rewrite],
 ) -> None:
-    """Write a style's texts, and say how many there are, and how good."""
+    """Write a style's texts, and print their number and measures of quality."""
     write_style(out, style, rewrites, origin)
     first, *details = style_lines(style, texts, rewrites)
     say("\n".join([f"{out}: {first}", *details]))

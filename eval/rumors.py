@@ -64,7 +64,7 @@ COMMON = (
     "device",
 )
 EVIDENCE, VERIFICATION, ANOVA = "evidence.trec", "verification.json", "anova.json"
-# Tukey's HSD is not defined with fewer degrees of freedom.
+# Tukey's HSD is undefined with fewer degrees of freedom.
 LEAST_FREEDOM = 2
 
 
@@ -76,18 +76,18 @@ class RumorsConfig(ModelOptions):
         dataset: the organisers' JSON: a list of rumours, or one on each line.
         out: folder for the report and, for each system, its evidence (`evidence.trec`) and its
             verdicts (`verification.json`).
-        split: name of the split; none: as the file's name ends.
-        choose_on: another file of rumours to choose on what is `fit`; none: cross-validation.
-        folds: parts of the rumours for cross-validation.
-        rule: `one_se`: of BM25's settings within one standard error of the best, the one nearest
-            to the default; or the `best`.
-        llm: the language model of stages that name none.
+        split: name of the split; none: the end of the file's name.
+        choose_on: another file of rumours to choose `fit` settings on; none: cross-validation.
+        folds: number of folds of the cross-validation.
+        rule: `one_se`: BM25's settings nearest to the default within one standard error of the
+            best; or the `best`.
+        llm: the language model of stages that do not name one.
         store: folder of the store of vectors, scores and answers; none: the user's cache.
-        device: none takes a GPU if there is one.
+        device: none uses a GPU if there is one.
         submit: zip file for the lab's submission of the one system: its evidence and verdicts,
-            checked as they are read.
+            which are checked.
         repeats: draws of the intervals, by rumour; 0 for none.
-        seed: of the draws, and of the folds.
+        seed: seed of the draws and of the folds.
     """
 
     systems: list[Path] = list_field((), help="YAML files of systems")
@@ -107,7 +107,7 @@ class RumorsConfig(ModelOptions):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the systems, read given outputs, score all, write the folder, print the tables."""
+    """Run the systems, score their output, write the folder, print the tables."""
     config = read_config(RumorsConfig, argv, program=PROGRAM, description=__doc__, common=COMMON)
     say(verify_rumors(config))
 
@@ -118,7 +118,7 @@ def verify_rumors(config: RumorsConfig) -> str:
 
     Raises `UserError` for files, models and servers that cannot be used.
     """
-    # Refuse what cannot be done before anything is run.
+    # Check everything before anything is run.
     require_output(config.out)
     plans = _plan(config)
     _require_outputs(config, [plan.name for plan in plans])
@@ -146,7 +146,7 @@ def verify_rumors(config: RumorsConfig) -> str:
 
 
 def _plan(config: RumorsConfig) -> list[RowPlan]:
-    """List the systems to run, those of `only` in its order. Raises `ConfigError`."""
+    """List the systems to run, in the order of `only`. Raises `ConfigError`."""
     require(bool(config.systems), "systems", config.systems, "one or more files")
     systems = read_systems(config.systems, llm=config.llm)
     only = config.only or []
@@ -170,7 +170,7 @@ def _write(
     if rows:
         parts.append(_stage_table(rows))
     is_cross_validated = config.choose_on is None
-    chosen_on = "all rumours" if is_cross_validated else "rumours that nothing is reported on"
+    chosen_on = "all rumours" if is_cross_validated else "rumours that are not reported on"
     parts += remaining_parts(report, chosen_on)
     for row in rows:
         folder = config.out / row.name
@@ -191,7 +191,7 @@ def _require_runnable(
     validation: Rumors | None,
 ) -> None:
     simulated = any(system.is_simulated for system in systems)
-    allowed = "none of a simulated stage"
+    allowed = "systems without a simulated stage"
     require(config.submit is None or not simulated, "submit", str(config.submit), allowed)
     fit = []
     for system in systems:
@@ -208,7 +208,7 @@ def _require_runnable(
 
 
 def _submit(file: Path, folder: Path, rumors: Rumors) -> list[Part]:
-    """Check a system's files as a lab reads them, and zip them; return notes on them."""
+    """Check a system's files by the lab's rules, and zip them; return notes on them."""
     files = [folder / EVIDENCE, folder / VERIFICATION]
     read_evidence(files[0], rumors)
     verdicts, _ = read_verification(files[1], rumors)
@@ -219,7 +219,7 @@ def _submit(file: Path, folder: Path, rumors: Rumors) -> list[Part]:
 
 
 def _require_outputs(config: RumorsConfig, names: Sequence[str]) -> None:
-    """Check all that is written, before anything is run. Raises `UserError`."""
+    """Check all files to write before anything is run. Raises `UserError`."""
     inputs = [config.dataset, *filter(None, [config.choose_on]), *config.systems]
     files = [(config.out / ANOVA, "systems")]
     for name in names:
@@ -262,13 +262,13 @@ def _run_system(
 
 
 def _cross_validated(choices: Sequence[Choice], parts: Sequence[SystemResult]) -> list[Choice]:
-    """Note on the choices of all rumours that the scores are those of the folds' own choices."""
+    """Add a note to the choices on all rumours: each fold was scored with its own choices."""
     noted = []
     for number, choice in enumerate(choices):
         different = len({repr(part.choices[number].settings) for part in parts})
         note = (
-            f"the report's scores are cross-validated: {len(parts)} folds, each ranked and judged "
-            f"by what was chosen on the others ({different} different settings)"
+            f"the report's scores are cross-validated: {len(parts)} folds, each run with the "
+            f"settings that were chosen on the others ({different} different settings)"
         )
         noted.append(replace(choice, note=note))
     return noted
@@ -289,7 +289,7 @@ def _join_folds(
 
 
 def make_folds(rumors: Rumors, folds: int, seed: int) -> list[frozenset[str]]:
-    """Part rumours at random in folds of alike labels."""
+    """Split rumours at random into folds, stratified by label."""
     order = np.random.default_rng(seed).permutation(len(rumors.rumors))
     shuffled = []
     for number in order:
@@ -299,7 +299,7 @@ def make_folds(rumors: Rumors, folds: int, seed: int) -> list[frozenset[str]]:
 
 
 def _make_report(config: RumorsConfig, rumors: Rumors, rows: Sequence[RumorRow]) -> Report:
-    """Make the report of the rows; the first one's scores are at its top."""
+    """Make the report of the rows; its own scores are those of the first row."""
     systems = scored_rows(rows)
     main = rows[0].name if rows else None
     name = str(config.dataset)
@@ -325,7 +325,7 @@ def _make_report(config: RumorsConfig, rumors: Rumors, rows: Sequence[RumorRow])
 
 
 def _score_table(rows: Sequence[RumorRow]) -> TextTable:
-    """Tabulate scores, and mark systems in which a made-up server has a part."""
+    """Tabulate scores, and mark systems that use a simulated server."""
     cells: list[list[Cell]] = []
     for row in rows:
         report = row.whole.report
@@ -360,7 +360,7 @@ def _stage_table(rows: Sequence[RumorRow]) -> TextTable:
 
 
 def _compare_precision(rows: Sequence[RumorRow], file: Path) -> list[Part]:
-    """Test systems by their average precision by rumour; write the ANOVA, return its tables."""
+    """Compare systems' average precision by rumour; write the ANOVA, return its tables."""
     values: dict[str, np.ndarray] = {}
     for row in rows:
         if row.scores is not None and not row.whole.report.simulated:

@@ -1,4 +1,4 @@
-"""Score runs against judgements; with two runs, test whether they differ."""
+"""Score runs against qrels; with two runs, test whether they differ."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ METRICS = ["mrr@1", "mrr@5", "mrr@10", "recall@10", "recall@100"]
 
 @dataclass
 class Config(Settings):
-    """Set the runs to score, the judgements, and the metrics.
+    """Set the runs to score, the qrels, and the metrics.
 
     Args:
         qrels: TREC qrels, BEIR's TSV or the lab's gold TSV.
-        repeats: Sign flips of the paired test.
-        seed: Seed of the paired test.
-        selections: The 2026 paper's selections by an LLM: each run is also scored with the
+        repeats: sign flips of the paired test.
+        seed: seed of the paired test.
+        selections: the 2026 paper's selections by an LLM; each run is also scored with the
             selected sources first.
-        ranked_by: Which ranking of a score JSON: reranker, if one ran, or embedding.
+        ranked_by: the ranking of a score JSON to use: reranker, if one ran, or embedding.
     """
 
     qrels: Path
     run: list[Path] = list_field(help="TREC runs, the lab's TSVs or the 2026 paper's score JSON")
     metrics: list[str] = list_field(METRICS, help="mrr@K recall@K hit@K p@K ndcg@K map map@K")
-    json: bool = flag("print JSON, and nothing else, to stdout")
+    json: bool = flag("print only JSON to stdout")
     repeats: Repeats = 10_000
     seed: Seed = 0
     selections: Path | None = None
@@ -70,7 +70,7 @@ class Config(Settings):
 
 @dataclass(frozen=True)
 class RunScores:
-    """Run's scores, their coverage by judgements, and the count of repeated rows."""
+    """Run's scores, their coverage by the qrels, and the number of repeated rows."""
 
     run: Run
     scores: Scores
@@ -122,8 +122,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _repeat_note(name: str, repeated: int) -> str:
     return (
-        f"{name}: {repeated} ids are listed again for their claim. They keep their places, as in "
-        "the lab's function: what follows them ranks no higher, and a claim's first row counts."
+        f"{name}: {repeated} ids are repeated for their claim. They keep their ranks, as in "
+        "the lab's function: later ids do not move up, and only a claim's first row counts."
     )
 
 
@@ -164,7 +164,7 @@ def _as_text(
             )
     legend = (
         f"{first.coverage.claims} claims with a gold. missing: claims without a prediction (they "
-        "count as 0); repeated:\nsources listed again for a claim (never found there); ignored: "
+        "score 0); repeated:\nsources repeated for a claim (the repetition never scores); ignored: "
         "claims of the run without a gold."
     )
     parts: list[Part] = [TextTable(columns, rows, digits=6), "\n".join([legend, *notes])]

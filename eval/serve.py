@@ -1,7 +1,7 @@
 """Serve an index to people, programs and agents: `python eval/serve.py --index DIR`.
 
 A page at /, an API at /api/v1/find and /api/v1/batch (described at /docs and /openapi.json), and
-tools for agents at /mcp. It stops at Ctrl+C or SIGTERM, after what is being answered.
+tools for agents at /mcp. At Ctrl+C or SIGTERM it finishes open requests and stops.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ COMMON = (
 class ServeConfig(FinderOptions):
     """Settings of `eval/serve.py`.
 
-    Nothing is stored of posts but people's marks: a store of scores and answers is used only with
-    --store.
+    Posts are not stored, except in people's marks. A store of scores and answers is used only
+    with --store.
 
     Args:
-        host: the address to listen at; beyond loopback a token is required.
-        port: the port; 0 takes a free one.
-        token_file: file of one line, which clients must show; none: CLAIM2SOURCE_TOKEN.
-        places: posts that may wait or be searched at a time; more are refused with 503.
-        rate: requests a minute of one address; 0: any number.
-        timeout: seconds that a post may take, waiting included.
-        marks: file to which people's marks of posts are added; none: FOLDER.marks.jsonl beside the
-            index's folder if only this machine can ask, else no marks are taken.
-        grace: seconds to finish what is being answered when it is stopped.
+        host: the address to listen on; other hosts than loopback require a token.
+        port: the port; 0 picks a free one.
+        token_file: file with the clients' token in one line; none: CLAIM2SOURCE_TOKEN.
+        places: maximal number of posts in the queue and in search; more are refused with 503.
+        rate: requests per minute of one address; 0: unlimited.
+        timeout: maximal seconds for a post, including its time in the queue.
+        marks: file to which people's marks of posts are appended; none: FOLDER.marks.jsonl next to
+            the index's folder if only this machine has access, else marks are off.
+        grace: seconds for open requests to finish at a stop.
     """
 
     host: str = "127.0.0.1"
@@ -73,16 +73,16 @@ class ServeConfig(FinderOptions):
     timeout: Annotated[float, Between(0.1, 3_600)] = 60.0
     marks: Path | None = None
     grace: Annotated[int, Between(0, 3_600)] = 20
-    hosts: list[str] = list_field([], help="further names in the Host header to answer to")
+    hosts: list[str] = list_field([], help="further names that the Host header may have")
     proxies: list[str] = list_field(
-        [], help="addresses of proxies that are believed whom they ask for"
+        [], help="addresses of proxies whose X-Forwarded-For is trusted"
     )
-    instances: list[str] = list_field([], help="further hosts of Mastodon whose posts are read")
+    instances: list[str] = list_field([], help="further Mastodon hosts for fetched posts")
     fetch: bool = flag(
-        "read posts of Bluesky and Mastodon for requests that ask for it (`fetch`)", default=True
+        "fetch posts of Bluesky and Mastodon for requests with `fetch`", default=True
     )
-    sentences: bool = flag("find each paper's sentence that is nearest to the post", default=True)
-    log_posts: bool = flag("print every post on stderr; otherwise none is")
+    sentences: bool = flag("return each paper's sentence nearest to the post", default=True)
+    log_posts: bool = flag("log every post to stderr")
 
     def check(self) -> None:
         super().check()
@@ -90,17 +90,17 @@ class ServeConfig(FinderOptions):
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can ask."""
+        """Whether only this machine has access."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
 
     def marks_file(self, location: str) -> MarksFile | None:
-        """Name the file of marks; None if none are taken."""
+        """Return the file of marks; None if marks are off."""
         if self.marks is not None:
             return MarksFile(self.marks)
-        # A proxy, or another name, leads others here.
+        # With a proxy or another name, other machines have access.
         if not self.is_local or self.proxies or self.hosts:
             return None
         return MarksFile.beside(location, self.store)
@@ -132,14 +132,14 @@ def serve(config: ServeConfig) -> None:
         from claim2source.serve.marking import Marking
     except ImportError as error:
         raise UserError(
-            f"serving needs {error.name}, which is not installed; pip install 'claim2source[serve]'"
+            f"serve needs {error.name}, which is not installed; pip install 'claim2source[serve]'"
         ) from None
 
     store = None if config.store is None else Store(config.store)
     finder = open_finders(config, engine, store, sentences=config.sentences)
     batcher = RequestBatcher(finder, capacity=config.places, seconds=config.timeout)
     batcher.start()
-    # Without a token other sites' pages must not get at it under a name of theirs.
+    # Without a token, other sites' pages must not reach the server by their own host names.
     hosts = (*LOCAL, *(name.lower() for name in config.hosts)) if token is None else None
     access = AccessSettings(token, hosts, config.rate or None)
     fetcher = Fetcher(tuple(config.instances)) if config.fetch else None
@@ -149,7 +149,7 @@ def serve(config: ServeConfig) -> None:
         has_each = bool(engine.names) and config.marks is None
         marking = Marking(engine, None if has_each else file, config.store)
         kept = "; marks of posts go to "
-        kept += "FOLDER.marks.jsonl beside each index's folder" if has_each else str(file.path)
+        kept += "FOLDER.marks.jsonl next to each index's folder" if has_each else str(file.path)
     app = make_app(Service(batcher, config.log_posts, access, fetcher, marking))
     host = f"[{config.host}]" if ":" in config.host else config.host
     address = f"http://{host}:{listening.getsockname()[1]}/"

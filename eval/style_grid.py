@@ -1,7 +1,7 @@
 """Score systems over text styles: `python eval/style_grid.py --systems FILE --out DIR`.
 
-It is eval/evaluate.py over 5 styles of claims and 4 of sources: every cell is a row of its report.
-The texts are those of `claim2source rewrite` (`--styles.texts DIR`), or made by rules.
+It runs eval/evaluate.py over 5 styles of claims and 4 of sources; every cell is a row of its
+report. The texts are made by `claim2source rewrite` (`--styles.texts DIR`) or by rules.
 """
 
 from __future__ import annotations

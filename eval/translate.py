@@ -1,6 +1,6 @@
 """Translate a data set's claims to English: `python eval/translate.py --dataset DIR`.
 
-The translations are in `metadata.translation` of queries.jsonl. What has one is left alone.
+Translations are written to `metadata.translation` of queries.jsonl. Existing ones are kept.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class TranslateConfig(ModelOptions):
     Args:
         dataset: folder in BEIR layout.
         out: folder for a translated copy; none: the data set itself gets the translations.
-        split: translate the claims of this split only; none: all.
+        split: translate only the claims of this split; none: all.
         prompt: a prompt's name (translate_generic, translate_scientific, translate_german) or a
             YAML file; auto: German by its own prompt, other languages by the scientific one.
-        llm: the language model and how it is asked.
-        seq2seq: a translation model that runs here, in place of a language model.
-        translator: word lists, local programs or a model, as `find` takes them, in place of llm.
-        answers: file of stored answers, from which a run goes on; none: in the user's store.
-        report: JSON file that gets what failed or is doubtful, all of it.
+        llm: the language model and its requests.
+        seq2seq: a local translation model, instead of a language model.
+        translator: word lists, local programs or a model, as in `find`, instead of llm.
+        answers: file of stored answers, from which a run resumes; none: in the user's store.
+        report: JSON file for the full list of failed and doubtful translations.
     """
 
     dataset: str
@@ -82,10 +82,10 @@ class TranslateConfig(ModelOptions):
     answers: Path | None = None
     report: Path | None = None
     languages: list[str] | None = list_field(help="translate only these languages")
-    sources: bool = flag("translate sources that are not English, too; their language is detected")
-    strict: bool = flag("leave out translations that lost a number, percentage, @name or #name")
-    overwrite: bool = flag("replace existing translations too")
-    dry_run: bool = flag("count requests and estimate tokens; nothing is asked or written")
+    sources: bool = flag("also translate sources that are not English, by detected language")
+    strict: bool = flag("skip translations that lost a number, percentage, @name or #name")
+    overwrite: bool = flag("also replace existing translations")
+    dry_run: bool = flag("count requests and estimate tokens; send and write nothing")
 
     def check(self) -> None:
         is_one = self.translator is None or not (self.llm.model or self.seq2seq.name)
@@ -96,7 +96,7 @@ class TranslateConfig(ModelOptions):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Translate; print the counts of translations and failures."""
+    """Translate the texts; print the counts of translations and failures."""
     config = read_config(
         TranslateConfig, argv, program="eval/translate.py", description=__doc__, common=COMMON
     )
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 @with_local_models
 def translate(config: TranslateConfig) -> None:
-    """Translate and write; raise `UserError` last where texts were left over."""
+    """Translate the texts and write them; raise `UserError` at the end if some failed."""
     folder = require_translatable(config.dataset, config.out, config.report)
     ids = None
     if config.split is not None:
@@ -118,7 +118,7 @@ def translate(config: TranslateConfig) -> None:
     for line in count_lines(texts):
         say(line)
     if not texts:
-        say(f"{folder}: nothing to translate: what was asked for is English or has a translation")
+        say(f"{folder}: nothing to translate: the texts are English or have a translation")
         if config.out is not None and not config.dry_run:
             write(config, folder, [])
     elif config.translator is not None:
@@ -136,7 +136,7 @@ def translate(config: TranslateConfig) -> None:
 
 
 def _require_languages(languages: Sequence[str], folder: Path) -> None:
-    """Raise `ConfigError` for a language that no foreign claim is in, if there are any."""
+    """Raise `ConfigError` for a language that no claim has, if there are foreign claims."""
     present = {text.language for text in foreign_claims(folder, overwrite=True)}
     if not present:
         return
@@ -146,7 +146,7 @@ def _require_languages(languages: Sequence[str], folder: Path) -> None:
 
 
 def _ask(config: TranslateConfig, folder: Path, texts: Sequence[ForeignText]) -> None:
-    """Translate by a language model and write; `UserError` last for texts without an answer."""
+    """Translate by a language model and write; `UserError` at the end if texts have no answer."""
     tasks = translation_tasks(texts, config.prompt)
     with AnswerStore(config.answers or default_answers()) as store:
         llm = LLM(config.llm, store)
@@ -165,9 +165,9 @@ def write(
     results: Sequence[Translated],
     thinking: Sequence[Thinking] = (),
 ) -> None:
-    """Write translations; print what became of the texts, and report it to a file.
+    """Write translations; print the outcome, and report it to a file.
 
-    `thinking` says what was sent to the server about it, and how many replies reasoned.
+    `thinking` describes the thinking settings that were sent, and how many replies reasoned.
     """
     results = put_translations(folder, results, config.out, strict=config.strict)
     kinds = Counter(reply.kind for _, reply in results)

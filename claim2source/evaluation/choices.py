@@ -10,7 +10,7 @@ from claim2source.core.tables import Cell, TextTable
 
 MOST_SHOWN = 10
 TO_CHOOSE_BY = "to choose by"
-RULES = {"one_se": "within one standard error of the best, the nearest to the default"}
+RULES = {"one_se": "nearest to the default within one standard error of the best"}
 
 
 def choice_text(choice: Choice) -> str:
@@ -24,7 +24,7 @@ def settings_text(settings: Settings) -> str:
 
 
 def choice_notes(choice: Choice) -> list[str]:
-    """Explain a choice: its mix, the reason not to take the best, and its note."""
+    """List notes on a choice: the weight of seen papers, its reason and its own note."""
     notes = []
     if choice.seen_share is not None:
         notes.append(f"claims of seen papers count for {100 * choice.seen_share:.0f} %")
@@ -36,7 +36,7 @@ def choice_notes(choice: Choice) -> list[str]:
 
 
 def choices_table(choices: Iterable[tuple[str, Choice]]) -> TextTable | None:
-    """Tabulate choices under the names of their systems; None without any."""
+    """Tabulate choices by the names of their systems; None if there are none."""
     rows: list[list[Cell]] = []
     for name, choice in choices:
         scores = [choice.score, choice.best_score, choice.error]
@@ -53,8 +53,8 @@ def choices_table(choices: Iterable[tuple[str, Choice]]) -> TextTable | None:
 def tried_table(choice: Choice) -> TextTable | None:
     """Tabulate a choice's alternatives with their scores; None if they were not recorded.
 
-    Of many settings the best ones and the chosen one are shown, best first. Scores by language
-    come before the one to choose by.
+    Only the best settings and the chosen one are shown, best first. The scores by language
+    precede the score that the choice is made by.
     """
     if not choice.tried:
         return None
@@ -87,7 +87,7 @@ def _trial_label(choice: Choice, trial: Trial) -> str | None:
 
 
 def val_table(systems: Mapping[str, SystemReport]) -> TextTable | None:
-    """Tabulate MRR@5 on val and its parts, by system and language; None without any."""
+    """Tabulate MRR@5 on val and its parts, by system and language; None if there are none."""
     splits: dict[str, None] = {}
     for system in systems.values():
         splits |= dict.fromkeys(system.val)

@@ -54,7 +54,7 @@ ROUNDING = 1e-12
 
 
 def sharing_highest(scores: Mapping[str, float]) -> list[str]:
-    """List the systems that have the highest score, but for rounding, in their order."""
+    """List the systems that share the highest score, up to rounding, in their order."""
     if not scores:
         return []
     highest = max(scores.values())
@@ -62,7 +62,7 @@ def sharing_highest(scores: Mapping[str, float]) -> list[str]:
 
 
 def highest_notes(metric: str, scores: Mapping[str, float]) -> list[str]:
-    """Note the systems that share the highest score; none if one alone has it."""
+    """Note the systems that share the highest score; nothing if there is only one."""
     sharing = sharing_highest(scores)
     if len(sharing) < 2:
         return []
@@ -81,7 +81,7 @@ class Interval(NamedTuple):
 class ScoredRuns:
     """Several systems over one data set, scored on the same claims.
 
-    Without `runs` there are neither ranks nor notes: scores need not be those of one run.
+    Without `runs` there are no ranks and no notes: the scores may be means of several runs.
     """
 
     dataset: Dataset
@@ -102,7 +102,7 @@ class ScoredRuns:
         baseline: str | None = None,
         more_metrics: Sequence[str] = (),
     ) -> ScoredRuns:
-        """Score every run; without a baseline, the first system is it.
+        """Score every run; the baseline defaults to the first system.
 
         Raises `ConfigError` on an unknown metric or baseline, `UserError` if no claim has a
         gold.
@@ -136,7 +136,7 @@ class ScoredRuns:
     def bounds(self, repeats: int, seed: int) -> dict[str, dict[str, Interval]]:
         """Bound every system's mean: `macro`, each language and `micro` -> system -> bound.
 
-        Of a single language these are `macro` and the language alone.
+        With a single language, there are only `macro` and that language.
         """
         values = np.stack([*self.values.values()])
         groups = gold_groups(self.dataset.qrels, self.claim_ids)
@@ -152,7 +152,7 @@ class ScoredRuns:
         for part, (mask, by) in parts.items():
             own = values[:, mask]
             limits = bootstrap_intervals(own, groups[mask], by, repeats, seed).tolist()
-            # Not by `claim_weights`: these are the reports' numbers to the last digit.
+            # Not by `claim_weights`: these must equal the reports' numbers to the last digit.
             averaged = [mask] if by is None else [*masks.values()]
             means = np.mean([values[:, stratum].mean(axis=1) for stratum in averaged], axis=0)
             bounds[part] = {}
@@ -184,7 +184,7 @@ class ScoredRuns:
         repeats: int = 10_000,
         seed: int = 0,
     ) -> list[FamilyResult]:
-        """Test all others against the baseline, as `compare_families` does; none for one system."""
+        """Test all others against the baseline by `compare_families`; [] for one system."""
         systems = []
         for name in self.scores:
             if name != self.baseline:
@@ -208,8 +208,8 @@ def read_scored(
 ) -> tuple[str, dict[str, LoadedSystem], ScoredRuns]:
     """Read reports' systems and score their runs; return the data set's folder, systems, scores.
 
-    Simulated systems are left out, and cells of a grid of text styles beside the systems that they
-    are of. Without a data set, split or languages, these are what all the reports name. Raises
+    Simulated systems are left out. So are the cells of a style grid if their system is in the same
+    report. The data set, split and languages default to those that all reports name. Raises
     `UserError` if the reports differ, have no scores, or have runs of other claims.
     """
     loaded = []
@@ -227,7 +227,7 @@ def read_scored(
         ):
             systems[system.name] = system
     if not systems:
-        raise UserError("reports: none of their systems has scores, or all are simulated")
+        raise UserError("reports: no system has scores, or all systems are simulated")
     folder, split = common_data([*systems.values()], config.dataset, config.split)
     languages = config.languages or common_languages([*systems.values()])
     data = load(folder, split, languages, lenient=config.lenient)
@@ -237,7 +237,7 @@ def read_scored(
     runs = {}
     for name, system in systems.items():
         runs[name] = judged_run(system, data)
-    # Languages without a gold are ranked, and in no comparison.
+    # Languages without a gold are ranked but not compared.
     judged = data.with_claims(claim for claim in data.claims if claim.golds)
     scored = ScoredRuns.of(runs, judged, config.metric, config.against, more_metrics)
     return folder, systems, scored
@@ -269,8 +269,8 @@ class Leaderboard:
     def tables(self) -> tuple[TextTable, TextTable]:
         """Tabulate the systems by their macro average, then their costs.
 
-        Of the tests the first family is shown. A checkpoint's score on val stands beside it where
-        its report says it.
+        Only the first family of tests is shown. A column has the checkpoints' scores on val if a
+        report has them.
         """
         scored = self.scored
         languages = scored.dataset.languages
@@ -388,8 +388,8 @@ def compare(
 ) -> ComparisonReport:
     """Compare systems by intervals and paired tests against a baseline, by default the first.
 
-    A value is a ranking as `evaluate` takes it: a result, a file, scores, a frame, a model. Tests
-    are corrected by Holm over the family "All against BASELINE": on the macro average, then in
+    A value is a ranking as `evaluate` accepts it: a result, a file, scores, a frame, a model. Holm
+    corrects the tests over the family "All against BASELINE": on the macro average, then in
     each language. Raises `UserError` on runs of other claims, `ConfigError` on an unknown metric
     or baseline.
 

@@ -1,4 +1,4 @@
-"""Declare the families of tests that are made of the rows of an evaluation."""
+"""Declare the families of tests over the rows of an evaluation."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _Test = tuple[str, tuple[str, str]]
 
 
 def declared_families(rows: Sequence[SystemRow]) -> tuple[list[Family], list[str]]:
-    """Declare the tests of all rows with scores; also list the hybrids that nothing is tested on.
+    """Declare the tests of all rows with scores; also note the hybrids that are not tested.
 
     Over one claim form: first stages against BM25, hybrids against both of their parts, other
     BM25s against the papers', every epoch against step 0, each stage against the one before, and
-    each variation against the system as it is. A system's other forms are tested against its
-    original claims, or against its own form if it has one. Simulated stages, and what follows
-    them, are in no test.
+    each variation against the system as it is. A system's other forms are tested against the
+    original claims, or against its first form without these. Simulated stages, and stages after
+    them, are not tested.
     """
     rows = [row for row in rows if row.whole.report.macro]
     pairs: dict[str, list[tuple[str, str]]] = {}
@@ -41,7 +41,7 @@ def declared_families(rows: Sequence[SystemRow]) -> tuple[list[Family], list[str
     if not untested:
         return families, []
     listed = ", ".join(dict.fromkeys(untested))
-    return families, [f"Not tested, their dense part not being evaluated: {listed}."]
+    return families, [f"Not tested, because their dense part is not evaluated: {listed}."]
 
 
 def _declare_tests(
@@ -77,7 +77,7 @@ def _stage_tests(row: SystemRow) -> Iterator[_Test]:
 
 
 def _form_tests(row: SystemRow, rows: Sequence[SystemRow]) -> Iterator[_Test]:
-    """Test other claim forms against the original claims, or the first form without these."""
+    """Test other claim forms against the original claims; without these, against the first form."""
     own = [other for other in rows if other.plan.system.name == row.plan.system.name]
     base = own[0]
     for other in own:
@@ -113,7 +113,7 @@ def _first_stage_tests(
     peers: Sequence[SystemRow],
     untested: list[str],
 ) -> Iterator[_Test]:
-    """Test a system without stages; a hybrid whose dense part is no row is added to `untested`."""
+    """Test a system without stages; add a hybrid to `untested` if its dense part is not a row."""
     system = row.plan.system
     first = system.first
     if isinstance(first.retriever, Hybrid):
@@ -149,7 +149,7 @@ def _row_with_name(rows: Sequence[SystemRow], system: str | None) -> str | None:
 
 
 def _nearest_bm25(rows: Sequence[SystemRow], row: SystemRow) -> str | None:
-    """Find the first BM25 over like sources, plain before fitted; failing that, any."""
+    """Return the first BM25 over the same kind of sources, plain before fitted; else any BM25."""
     reads_metadata = row.whole.report.sources != "title_abstract"
     candidates = []
     for number, peer in enumerate(rows):

@@ -63,7 +63,7 @@ class Scoring:
 
 @dataclass(frozen=True, eq=False)
 class ScoredSystem:
-    """System's report, with the run and the scores by claim that it comes from."""
+    """System's report, with its run and its scores by claim."""
 
     report: SystemReport
     run: Run
@@ -91,9 +91,9 @@ def evaluate(
     which ranks titles and abstracts for the claims as posted, by its own prompts and similarity.
     Several by name make one report; the first is the main one.
 
-    `repeats` is the number of bootstrap draws, 0 for no intervals. With `seen_golds`, the golds of
-    training, claims whose gold is among them are scored apart from the others. Raises `UserError`
-    for what is not a ranking, or a file, dict or frame that ranks for none of the claims.
+    `repeats` is the number of bootstrap draws, 0 for no intervals. `seen_golds` are the golds of
+    training: claims with such a gold are scored apart from the others. Raises `UserError` if a
+    value is not a ranking, or if a file, dict or frame has none of the claims.
 
     Example:
         >>> import claim2source as c2s
@@ -130,13 +130,13 @@ def with_missing_notes(
     systems: Mapping[str, ScoredSystem],
     dataset: Dataset,
 ) -> Report:
-    """Note the systems that rank nothing for some of the claims with a gold."""
+    """Note the systems without a ranking for some of the claims with a gold."""
     missing = scoring.missing_notes(_scored_runs(systems), dataset.qrels)
     return replace(report, notes=(*report.notes, *missing))
 
 
 def with_shared_note(report: Report, names: Sequence[str]) -> Report:
-    """Note the systems, of those named, that share the highest MRR@5."""
+    """Note which of the named systems share the highest MRR@5."""
     scores: dict[str, float] = {}
     for name in names:
         system = report.systems.get(name)
@@ -151,7 +151,7 @@ def with_depth_notes(
     systems: Mapping[str, ScoredSystem],
     dataset: Dataset,
 ) -> Report:
-    """Note the metrics that look deeper than a system's lists."""
+    """Note the metrics whose depth exceeds a system's lists."""
     if not report.scored:
         return report
     metrics = dict(report.scored[0].macro)
@@ -174,9 +174,9 @@ def score_result(
     dataset: Dataset,
     settings: Scoring,
 ) -> ScoredSystem:
-    """Score one result; without golds there is nothing but its cost.
+    """Score one result; without golds only its cost is reported.
 
-    A source of a claim's own id is left out, unless it is a gold of it.
+    A source with the claim's own id is left out unless it is a gold.
     """
     result = Result(result) if isinstance(result, Run) else result
     run = result.run.without_themselves(dataset.qrels)[0]
@@ -231,7 +231,7 @@ def _slices(scores: Scores, dataset: Dataset, seen_golds: frozenset[str]) -> dic
     slices: dict[str, Table] = {}
     for name, among in (("seen", seen), ("unseen", ~seen)):
         table = language_table(scores, dataset.claims, among)
-        # A part without claims is empty.
+        # A part without claims has no scores.
         slices[name] = {**table, MACRO: macro(table)} if table else {}
     return slices
 
@@ -286,7 +286,7 @@ def score_encoder(
 def score_named(
     models: Mapping[str, Model], score: Callable[[Model], ScoredSystem]
 ) -> dict[str, ScoredSystem]:
-    """Score the models of rows by name, in order of the models; one of several names only once."""
+    """Score the models of rows by name, in order of the models; a repeated model only once."""
     scored: dict[Model, ScoredSystem] = {}
     for model in sorted(set(models.values())):
         scored[model] = score(model)
@@ -304,7 +304,7 @@ def make_report(
     name: str | None = None,
     program: str = "",
 ) -> Report:
-    """Make the report of scored rows; `main` names the one whose scores are at its top."""
+    """Make the report of scored rows; `main` names the row whose scores are at its top."""
     systems = {row: scored.report for row, scored in rows.items()}
     top = systems.get(main or "")
     installed = versions() | {"claim2source": __version__}
@@ -374,7 +374,7 @@ def load_reported(
 def unjudged(dataset: Dataset) -> list[str]:
     """Note the claims of a split that cannot be scored, since they have no gold."""
     if not dataset.golds:
-        return [f"No golds in {dataset.split}: nothing to score; runs and submissions are written."]
+        return [f"No golds in {dataset.split}: not scored; runs and submissions are written."]
     without = Counter(claim.lang for claim in dataset.claims if not claim.golds)
     judged = {claim.lang for claim in dataset.claims if claim.golds}
     blind = [lang for lang in dataset.languages if lang not in judged]
@@ -382,8 +382,8 @@ def unjudged(dataset: Dataset) -> list[str]:
     if blind:
         scored = [lang for lang in dataset.languages if lang in judged]
         notes.append(
-            f"No {' or '.join(blind)} claim of {dataset.split} has a gold: these are ranked and "
-            f"not scored, and the macro average is that of {', '.join(scored)}."
+            f"No {' or '.join(blind)} claim of {dataset.split} has a gold: these are ranked but "
+            f"not scored, and the macro average is over {', '.join(scored)}."
         )
     counts = []
     for lang in judged:
@@ -391,7 +391,7 @@ def unjudged(dataset: Dataset) -> list[str]:
             counts.append(f"{without[lang]} {lang}")
     if counts:
         notes.append(
-            f"Claims without a gold are ranked and not scored: {', '.join(sorted(counts))}."
+            f"Claims without a gold are ranked but not scored: {', '.join(sorted(counts))}."
         )
     return notes
 

@@ -39,15 +39,15 @@ PROGRAM = "claim2source.Evaluator"
 class Evaluator(SentenceEvaluator):  # type: ignore[misc]
     """Score a `SentenceTransformer` on a data set: the `evaluator` of its Trainer.
 
-    The primary metric is `macro_mrr@5`, the mean over languages; every metric is there by language
-    too (`de_recall@100`), with `name` in front if one is given. Each call is a system, called
-    `step-20` where a Trainer calls: `systems` has their runs and their scores by claim, `report`
-    their intervals and the paired tests against the first call, or against `baseline`, a ranking
-    as `evaluate` takes it. With an `output_path`, as a Trainer gives one, `report.json` and the
-    runs are written there, which `eval/report.py` reads.
+    The primary metric is `macro_mrr@5`, the mean over languages. Every metric is also returned by
+    language (`de_recall@100`). A `name` becomes the prefix of the keys. Each call adds a system,
+    which is named `step-20` if a Trainer calls: `systems` has the runs and the scores by claim,
+    `report` the intervals and the paired tests against the first call, or against `baseline`, a
+    ranking as `evaluate` accepts it. With an `output_path`, which a Trainer passes, `report.json`
+    and the runs are written there for `eval/report.py`.
 
-    `rendering` says how claims and sources are written; by default as posted, and title and
-    abstract. Raises `UserError` if no claim has a gold, or the baseline is of other claims.
+    `rendering` sets the text of claims and sources; the default is the post, and title and
+    abstract. Raises `UserError` if no claim has a gold, or if the baseline is of other claims.
 
     Example:
         >>> from dataclasses import replace
@@ -95,7 +95,7 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
         epoch: float = -1,
         steps: int = -1,
     ) -> dict[str, float]:
-        """Rank the data set's claims with the model as it is, score, and write the report."""
+        """Rank the data set's claims with the model, score the ranking, and write the report."""
         dense = Dense(model, rendering=self.rendering)
         result = dense.index(self.dataset.sources).search(self.dataset.claims, DEPTH)
         name = f"step-{steps}" if steps >= 0 else f"epoch-{epoch:g}" if epoch >= 0 else "call"
@@ -108,13 +108,13 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
         if output_path is not None:
             self._write(Path(output_path) / self.name)
         scores = self.prefix_name_to_metrics(scores, self.name)
-        # A Trainer's epochs are fractions, whatever the type says.
+        # A Trainer's epochs are fractions, although the type is int.
         self.store_metrics_in_model_card_data(model, scores, cast(int, epoch), steps)
         return scores
 
     @property
     def report(self) -> Report:
-        """Return all calls so far as one report, the last one on top, tested against the first."""
+        """Return one report of all calls so far: the last one's scores, and tests of all."""
         if self._report is None:
             rows: dict[str, ScoredSystem] = {}
             for name, system in self.systems.items():
@@ -138,7 +138,7 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
         return "Claim Source Retrieval"
 
     def _add(self, base_name: str, result: Run | Result) -> ScoredSystem:
-        """Score a system under this name, or the name with a number if it is in use."""
+        """Score a system under this name; a number is added if the name is in use."""
         count = sum(name == base_name or name.startswith(f"{base_name} (") for name in self.systems)
         name = f"{base_name} ({count + 1})" if count else base_name
         self.systems[name] = score_result(name, result, self.dataset, self._scoring)
@@ -146,7 +146,7 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
         return self.systems[name]
 
     def _write(self, folder: Path) -> None:
-        """Write all runs and the report; raise `UserError` for a foreign report there."""
+        """Write all runs and the report; raise `UserError` if another report is there."""
         if folder not in self._own_folders and (folder / FILE).exists():
             provenance = Report.read(folder).provenance
             split = self.dataset.split
@@ -154,7 +154,7 @@ class Evaluator(SentenceEvaluator):  # type: ignore[misc]
                 provenance.program != PROGRAM
                 or provenance.data.get(split) != self.dataset.fingerprint
             ):
-                reason = "another report would be lost; give the Evaluator a name of its own"
+                reason = "another report would be overwritten; pass the Evaluator another name"
                 raise UserError(f"{folder / FILE}: {reason}")
         self._own_folders.add(folder)
         for name, system in self.systems.items():

@@ -35,10 +35,10 @@ def write_runs(
     folder: Path,
     trained_on: TrainedOn | None = None,
 ) -> None:
-    """Write a TREC run for each language into a folder; earlier ones of others are removed.
+    """Write a TREC run for each language into a folder; remove earlier ones of other languages.
 
-    `trained_on` are the claims that the system was trained on: they are noted next to the runs, if
-    there are any, and nothing is chosen on them if the runs are a first stage.
+    `trained_on` are the claims that the system was trained on. They are noted next to the runs, so
+    that nothing is chosen on them if the runs serve as a first stage.
     """
     if trained_on:
         trained_on.write(folder)
@@ -56,7 +56,7 @@ def write_runs(
 def write_submissions(run: Run, dataset: Dataset, folder: Path) -> None:
     """Write the labs' submission files: 2026's by language, and 2025's.
 
-    Earlier ones of other languages are removed.
+    Earlier files of other languages are removed.
     """
     _remove_old_languages(
         folder / "submission_2026",
@@ -72,7 +72,7 @@ def write_submissions(run: Run, dataset: Dataset, folder: Path) -> None:
 
 
 def _remove_old_languages(folder: Path, name: str, dataset: Dataset, ending: str) -> None:
-    """Remove files of languages that an evaluation lacks, if their first line is ours."""
+    """Remove files of languages that the evaluation lacks, if their first line is ours."""
     names = set()
     for language in dataset.languages:
         names.add(name.format(language))
@@ -90,16 +90,16 @@ def require_submittable(
     rows: Sequence[str],
     how: str = "",
 ) -> None:
-    """Raise `UserError` if a submission could not be written, before anything is run.
+    """Raise `UserError` before anything is run if a submission could not be written.
 
-    `rows` are the systems and claim forms of the report, of which there must be one; `how` says
-    how to choose one.
+    `rows` are the systems and claim forms of the report; there must be exactly one. `how` tells
+    users how to choose one.
     """
     if file is None:
         return
     require_one_row(file, rows, how)
     if mixed := [claim.id for claim in dataset.claims if _is_mixed(claim.id, dataset.split)]:
-        allowed = f"claims of one data set of a lab; {mixed[0]!r} is one of `prepare mixed`"
+        allowed = f"claims of one lab's data set; {mixed[0]!r} is a claim of `prepare mixed`"
         raise ConfigError("submit", str(file), allowed)
     year = submission_year(dataset)
     foreign = []
@@ -107,7 +107,7 @@ def require_submittable(
         if year == 2026 and lang not in LANGUAGES:
             foreign.append(lang)
     if foreign:
-        allowed = f"claims in {', '.join(LANGUAGES)}, as the lab has; some are in {foreign}"
+        allowed = f"claims in the lab's languages {', '.join(LANGUAGES)}; some are in {foreign}"
         raise ConfigError("submit", str(file), allowed)
     if len(dataset.sources) < SUBMITTED:
         allowed = f"{SUBMITTED} sources a claim; the pool has {len(dataset.sources)}"
@@ -117,23 +117,23 @@ def require_submittable(
 
 
 def _is_mixed(claim_id: str, split: str) -> bool:
-    """Whether a claim is called `<name of a set>/<split>-..`, as `prepare mixed` calls it."""
+    """Whether a claim's id is `<name of a set>/<split>-..`, as `prepare mixed` writes it."""
     return claim_id.partition("/")[2].startswith(f"{split}-")
 
 
 def require_one_row(file: Path, rows: Sequence[str], how: str = "") -> None:
-    """Raise `ConfigError` unless one row is submitted; `how` says how to choose one."""
+    """Raise `ConfigError` unless there is one row; `how` tells users how to choose one."""
     if len(rows) != 1:
         names = ", ".join(rows[:5]) + (", .." if len(rows) > 5 else "")
-        allowed = f"one system and claim form; here are {len(rows)} ({names}): {how}"
+        allowed = f"one system and claim form; there are {len(rows)} ({names}): {how}"
         raise ConfigError("submit", str(file), allowed)
 
 
 def submit(file: Path | None, run: Run, dataset: Dataset) -> list[str]:
     """Write a ranking as a lab's files, check them, zip them; return notes on them.
 
-    A claim with fewer sources than the lab wants gets further ones of the pool, behind its own.
-    Nothing is written if the files are not as the lab wants them.
+    If a claim has fewer sources than the lab requires, others of the pool are appended. Nothing is
+    written if the files do not pass the lab's checks.
     """
     if file is None:
         return []
@@ -161,19 +161,19 @@ def submit(file: Path | None, run: Run, dataset: Dataset) -> list[str]:
         notes.append(_unnoted_ids_note(known))
     if short := sum(len(own) < SUBMITTED for own in ranked.values()):
         notes.append(
-            f"{short} claims have fewer than {SUBMITTED} ranked sources: others of the pool stand "
-            "behind them in the submission, and in no run."
+            f"{short} claims have fewer than {SUBMITTED} ranked sources: others of the pool are "
+            "appended in the submission, but not in the runs."
         )
     return notes
 
 
 def _unnoted_ids_note(sources: Collection[SourceId]) -> str:
-    """Say how ids were written if the data set does not note what they were in the lab's files."""
+    """Note how ids were written if the data set has no record of their form in the lab's files."""
     is_numeric = all(isinstance(source, int) for source in sources)
-    kind = "numbers, as all of them are integers" if is_numeric else "texts"
+    kind = "numbers, because all are integers" if is_numeric else "texts"
     return (
-        f"Ids of papers are written as {kind}: the data set does not note what they are in the "
-        "lab's files. `claim2source prepare checkthat2026 --overwrite` notes it."
+        f"Ids of papers are written as {kind}: the data set does not record their form in the "
+        "lab's files. `claim2source prepare checkthat2026 --overwrite` records it."
     )
 
 

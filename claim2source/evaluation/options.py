@@ -19,7 +19,7 @@ class StoreOptions(ModelOptions):
 
     Args:
         store: folder of the store of vectors and runs; none: the user's cache.
-        device: none takes a GPU if there is one.
+        device: none uses a GPU if there is one.
     """
 
     store: Path | None = None
@@ -33,10 +33,10 @@ class EvaluationOptions(StoreOptions):
 
     Args:
         repeats: draws of the bootstrap and permutations of the tests, both by gold paper.
-        seed: seed of both.
+        seed: seed of the bootstrap and the permutations.
         wandb: log the tables to Weights & Biases.
-        submit: zip file for the lab's submission of the one system that is reported: checked, every
-            claim with five sources. With several, the program says how to choose one.
+        submit: zip file for the lab's submission of the one system that is reported. It is checked
+            and has five sources for each claim.
     """
 
     repeats: Repeats = 10_000
@@ -50,11 +50,11 @@ class EvaluationOptions(StoreOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ChoosingOptions(StoreOptions):
-    """Set the rule of choices, on the claims of a checkpoint's manifest, else of the split train.
+    """Set the rule of choices; these use the manifest's claims, else those of the split train.
 
     Args:
-        rule: `one_se`: of the settings within one standard error of the best, by paper, the one
-            nearest to the default; or the `best`.
+        rule: `one_se`: the setting nearest to the default within one standard error of the best, by
+            paper; or the `best`.
     """
 
     rule: Rule = "one_se"

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 EPOCH, STEP_0, ROUTED, CHOSEN = "epoch-", "epoch-0", "routed", "chosen"
 RETRIEVE, STAGES, SOURCES = "retrieve", "stages", "sources"
-# What is run beside the systems that stand on a checkpoint: the checkpoint itself.
+# Each checkpoint is also run alone, next to the systems that use it.
 _CHECKPOINT_ALONE = System(
     "", Retrieval(Dense(ModelConfig(name=CHECKPOINT), sources="title_abstract"))
 )
@@ -43,9 +43,9 @@ _CHECKPOINT_ALONE = System(
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Name a checkpoint, and its path or model's name; `run` is its training's folder.
+    """Checkpoint's name, and its path or its model's name; `run` is its training's folder.
 
-    `chosen` tells that the training chose it on val.
+    `chosen`: whether the training chose it on val.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Checkpoint:
 
     @property
     def scores_on_val(self) -> Mapping[str, Table]:
-        """Return the scores on val that its manifest states; none of any other model."""
+        """Return the scores on val in its manifest; {} without a manifest."""
         folder = checkpoint_folder(self.path)
         has_manifest = self.name != ROUTED and (folder / MANIFEST).is_file()
         return Manifest.read(folder).scores if has_manifest else {}
@@ -68,7 +68,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class RowPlan:
-    """System to evaluate, and the claim form: a row; none is the system's own form.
+    """Row of the report: a system and its claim form; None is the system's own form.
 
     `varied` is the name of the system that it is a variation of.
     """
@@ -80,28 +80,28 @@ class RowPlan:
 
     @property
     def name(self) -> str:
-        """Name the row; without the form if that is the system's own."""
+        """Return the row's name, without the form if it is the system's own."""
         return row_name(self.system.name, self.form) if self.form else self.system.name
 
     @property
     def is_chosen(self) -> bool:
-        """Whether it uses the checkpoint that a training chose."""
+        """Whether the row uses the checkpoint that a training chose."""
         return self.checkpoint is not None and self.checkpoint.chosen
 
     @property
     def suffix(self) -> str:
-        """Return the name's part after its checkpoint's: empty for a checkpoint alone."""
+        """Return the part of the name after the checkpoint's; "" for a checkpoint alone."""
         name = self.checkpoint.name if self.checkpoint is not None else ""
         return self.system.name.removeprefix(name)
 
 
 def row_name(system: str, form: ClaimForm) -> str:
-    """Name a system over a claim form, and its folder: E5-Large.translated."""
+    """Return the name of a row and of its folder: E5-Large.translated."""
     return f"{system}.{form}"
 
 
 def over_forms(plans: Iterable[RowPlan], forms: Sequence[ClaimForm]) -> list[RowPlan]:
-    """List every system with every claim form; one with claims of its own has those alone."""
+    """List every system with every claim form; a system with its own form gets only that one."""
     over: list[RowPlan] = []
     for row in plans:
         own = row.system.claims
@@ -112,9 +112,9 @@ def over_forms(plans: Iterable[RowPlan], forms: Sequence[ClaimForm]) -> list[Row
 
 
 def list_checkpoints(names: Sequence[str]) -> list[Checkpoint]:
-    """List the checkpoints that are named: of a training run every kept epoch and its soups.
+    """List the named checkpoints; a training run stands for its kept epochs and its soups.
 
-    Raises `UserError` for a run without any.
+    Raises `UserError` for a run without checkpoints.
     """
     checkpoints: list[Checkpoint] = []
     for name in names:
@@ -126,14 +126,14 @@ def list_checkpoints(names: Sequence[str]) -> list[Checkpoint]:
             continue
         folders, others = checkpoints_in(folder)
         if not any(path.name.startswith(EPOCH) for path in folders):
-            raise UserError(f"{folder}: a training run without checkpoints")
+            raise UserError(f"{folder}: the training run has no checkpoints")
         if others:
             names_left = ", ".join(path.name for path in others)
-            log.warning("%s: left out, no checkpoints of this training: %s", folder, names_left)
+            log.warning("%s: skipped, not checkpoints of this training: %s", folder, names_left)
         try:
             chosen_name = chosen_checkpoint(folder).name
         except UserError:
-            chosen_name = ""  # the run has not ended: its epochs so far are scored all the same
+            chosen_name = ""  # the run has not ended; its epochs so far are scored
         front = f"{folder.resolve().name}-" if len(names) > 1 else ""
         for epoch in folders:
             title = f"{front}{epoch.name}"
@@ -144,7 +144,7 @@ def list_checkpoints(names: Sequence[str]) -> list[Checkpoint]:
             raise ConfigError(
                 "checkpoint",
                 checkpoint.path,
-                f"one checkpoint of the name {checkpoint.name}",
+                f"checkpoints with different names; {checkpoint.name} occurs twice",
             )
     return checkpoints
 
@@ -162,9 +162,10 @@ def plan_rows(
 ) -> list[RowPlan]:
     """List the systems to evaluate: systems, checkpoints, `staged` on each of these, variations.
 
-    A system with `dense: checkpoint` is put on each checkpoint too. `read_as` says how a model is
-    read, `routes` maps languages to models that rank in a checkpoint's place, `run` is a ranking
-    in place of the first stage, and `only` names the ones that are wanted. Raises `ConfigError`.
+    A system with `dense: checkpoint` is planned once for each checkpoint. `read_as` has the
+    settings of a model that is not a checkpoint, `routes` maps languages to models that replace a
+    checkpoint, `run` is a ranking that replaces the first stage, and `only` selects systems.
+    Raises `ConfigError`.
     """
     waiting: dict[str, System] = {}
     plans: list[RowPlan] = []
@@ -191,7 +192,7 @@ def plan_rows(
 
 
 def _on_run(plans: Sequence[RowPlan], run: Path) -> list[RowPlan]:
-    """Take a ranking in place of every system's first stage. Raises `InputError` without it."""
+    """Replace every first stage by a ranking. Raises `InputError` if its file cannot be read."""
     if reason := file_error(run):
         raise InputError(run, reason=reason)
     changed: list[RowPlan] = []
@@ -202,10 +203,10 @@ def _on_run(plans: Sequence[RowPlan], run: Path) -> list[RowPlan]:
 
 
 def _select(plans: Sequence[RowPlan], only: Sequence[str]) -> list[RowPlan]:
-    """Take the systems that are named.
+    """Select the named systems.
 
-    `chosen` is the checkpoint that a training chose with all that uses it, `chosen+NAME` one
-    of these; `epoch-*` means all names that begin so.
+    `chosen` selects a training's chosen checkpoint and all systems that use it, `chosen+NAME` one
+    of these. `epoch-*` selects all names with this prefix.
     """
     names = []
     for row in plans:
@@ -229,14 +230,14 @@ def _is_named(names: Iterable[str], only: Sequence[str]) -> bool:
 def _varied(system: System, key: str, value: Any) -> System:
     """Change one setting: `retrieve.KEY` of the first stage, `stages.N.KEY` of a stage from 1.
 
-    Raises `ConfigError` for a setting that is not there.
+    Raises `ConfigError` for an unknown setting.
     """
     section, _, path = key.partition(".")
     changed = replace(system, name=f"{system.name} {key}={_value_text(value)}", label=None)
     if section == STAGES and path:
         return replace(changed, stages=_varied_stages(system, key, path, value))
     if section != RETRIEVE or not path:
-        allowed = f"`{RETRIEVE}.KEY` or `{STAGES}.N.KEY`, stages being counted from 1"
+        allowed = f"`{RETRIEVE}.KEY`, or `{STAGES}.N.KEY` with N from 1"
         raise ConfigError("vary", key, allowed)
     if path == "depth":
         is_count = isinstance(value, int) and not isinstance(value, bool)
@@ -280,7 +281,7 @@ def _varied_stages(system: System, key: str, path: str, value: Any) -> tuple[Sys
 
 
 def _settings_type(part: Retrieval) -> Any:
-    """Return the dataclass of a part's settings; None if it has none of its own."""
+    """Return the dataclass of a part's settings; None if it has no settings."""
     retriever = part.retriever
     if isinstance(retriever, Own):
         return type(retriever.retriever)
@@ -298,7 +299,7 @@ def _keys(part: Retrieval) -> list[str]:
 
 
 def _with_setting(part: Retrieval, key: str, value: Any) -> Retrieval | None:
-    """Change a setting of a part's retriever; None if it has no such setting."""
+    """Return a part with one setting of its retriever changed; None if it lacks the setting."""
     if key not in _keys(part):
         return None
     retriever = part.retriever
@@ -319,7 +320,7 @@ def _with_setting(part: Retrieval, key: str, value: Any) -> Retrieval | None:
 
 
 def _changed(settings: Any, key: str, value: Any) -> Any:
-    """Make settings anew with another value of one key, which is checked."""
+    """Return the settings with another value of one key, after checking it."""
     names = [spec.name for spec in fields(settings) if spec.init]
     values = {name: as_plain(getattr(settings, name)) for name in names}
     return make(type(settings), {**values, key: value}, f"vary {RETRIEVE}.")
@@ -329,13 +330,13 @@ def _with_sources(retriever: BM25 | Dense, sources: Any) -> BM25 | Dense:
     require_one_of(f"vary {RETRIEVE}.{SOURCES}", sources, get_args(SourceForm))
     if isinstance(retriever, Dense):
         return replace(retriever, other_sources=sources)
-    # All but these two have authors and venue.
+    # All forms but these two have authors and venue.
     rich = sources not in ("title_abstract", "title")
     return replace(retriever, metadata=rich, abstracts=sources != "title")
 
 
 def _rebuild(part: Retrieval, change: Callable[[Retrieval], Retrieval]) -> Retrieval:
-    """Rebuild a tree with every part changed, those within before the one that holds them."""
+    """Rebuild a tree with every part changed, inner parts first."""
     return change(part.with_parts([_rebuild(inner, change) for inner in part.parts]))
 
 

@@ -1,4 +1,4 @@
-"""Take rankings as others have them: files, mappings, frames, models."""
+"""Convert rankings of other programs: files, mappings, frames, models."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Ranking = Union[
     "datasets.Dataset",
     "SentenceTransformer",
 ]
-DEFAULT_NAME = "system"  # the name of a ranking that is given alone
+DEFAULT_NAME = "system"  # the name of a single ranking
 DEPTH = 100
 _KINDS_ALLOWED = (
     "a Run or Result, a TREC file's path, {claim: {source: score}}, a frame with columns for "
@@ -42,9 +42,9 @@ _KINDS_ALLOWED = (
 def named_results(
     results: Ranking | Mapping[str, Ranking], dataset: Dataset
 ) -> dict[str, Run | Result]:
-    """Read rankings by name, or a single one; a model ranks the data set's claims.
+    """Read rankings by name, or a single ranking; a model ranks the data set's claims.
 
-    Raises `UserError` for what is not a ranking, or one of other claims.
+    Raises `UserError` if a value is not a ranking, or is a ranking of other claims.
     """
     if isinstance(results, Mapping) and not _is_scores(results):
         return {name: read_ranking(ranking, dataset, name) for name, ranking in results.items()}
@@ -52,7 +52,7 @@ def named_results(
 
 
 def read_ranking(ranking: Any, dataset: Dataset, name: str = DEFAULT_NAME) -> Run | Result:
-    """Read one ranking; that of a file, mapping or table must be of the data set's claims."""
+    """Read one ranking; a file, mapping or table must contain claims of the data set."""
     if isinstance(ranking, Run | Result):
         return ranking
     if is_sentence_transformer(ranking):

@@ -13,7 +13,7 @@ from claim2source.core.run import Result, Run
 from claim2source.core.tables import Cell, TextTable
 from claim2source.metrics.metrics import evaluate, judged_claims, language_masks
 
-# First and last rank of every bucket; what is deeper or absent is "101+" or "not found".
+# First and last rank of every bucket; deeper ranks are "101+", absent golds "not found".
 BUCKETS: Mapping[str, tuple[int, float]] = {
     "1": (1, 1),
     "2-5": (2, 5),
@@ -33,7 +33,7 @@ def first_ranks(
 ) -> tuple[tuple[str, ...], np.ndarray]:
     """Return claim ids and the rank of each one's first gold, [claims] float64, inf if absent.
 
-    Raises as `evaluate` does, whose reciprocal rank this is.
+    Raises as `evaluate` does, because the ranks are those of its reciprocal rank.
     """
     scores = evaluate(run, qrels, [_UNCUT], claim_ids)
     with np.errstate(divide="ignore"):
@@ -41,7 +41,7 @@ def first_ranks(
 
 
 def rank_bucket(rank: float) -> str:
-    """Name the bucket that a rank falls into; an infinite one is "not found"."""
+    """Return the name of a rank's bucket; an infinite rank is "not found"."""
     if not np.isfinite(rank):
         return NOT_FOUND
     return next(name for name, (first, last) in BUCKETS.items() if first <= rank <= last)
@@ -62,9 +62,9 @@ def bucket_changes(before: np.ndarray, after: np.ndarray) -> dict[str, dict[str,
 class Moves:
     """Count claims by the move of their first gold.
 
-    `ceiling` is the share of claims with a gold among the sources that were re-ranked: no
-    re-ranking of these finds more. `promoted` and `demoted` golds have a better or worse rank
-    than before; `to_first` and `from_first` reached or left rank 1.
+    `ceiling` is the share of claims with a gold among the re-ranked sources: the best score that
+    re-ranking can reach. `promoted` and `demoted` golds have a better or worse rank than before;
+    `to_first` and `from_first` golds reached or left rank 1.
     """
 
     claims: int
@@ -78,7 +78,7 @@ class Moves:
 def gold_moves(before: Run, after: Run, dataset: Dataset, depth: int) -> dict[str, Moves]:
     """Compare two rankings by language; `macro` has the mean ceiling and the sums.
 
-    Languages without a gold are left out; if no claim has one there is nothing.
+    Languages without a gold are left out; the result is empty if no claim has a gold.
     """
     judged = judged_claims(dataset.qrels)
     if not judged:
@@ -110,9 +110,9 @@ def moves_table(stages: Mapping[str, tuple[int, Mapping[str, Moves]]]) -> TextTa
 
 
 def verifier_note(result: Result, moves: Moves | None) -> str | None:
-    """Describe a verifier's requests, and their effect by the moves of all languages, in one line.
+    """Describe a verifier's requests and the golds that they moved, in one line.
 
-    None for a stage that asks nothing.
+    None for a stage that sends no requests.
     """
     if not result.details:
         return None
@@ -126,6 +126,6 @@ def verifier_note(result: Result, moves: Moves | None) -> str | None:
     promoted, demoted = (moves.promoted, moves.demoted) if moves is not None else (0, 0)
     price = f", {tokens / promoted:.0f} tokens for each" if promoted else ""
     return (
-        f"asked about {len(polls)} of {claims} claims ({share:.1%}) by {asks} requests of {tokens} "
-        f"tokens: {promoted} golds promoted{price}, {demoted} demoted"
+        f"{asks} requests of {tokens} tokens for {len(polls)} of {claims} claims ({share:.1%}): "
+        f"{promoted} golds promoted{price}, {demoted} demoted"
     )

@@ -1,4 +1,4 @@
-"""Read back the reports that evaluation programs wrote, by the settings of their comparison."""
+"""Read the reports of evaluation programs, with the settings of their comparison."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from claim2source.data.trec import read_run
 from claim2source.data.wandb import Tracking
 from claim2source.metrics.metrics import coverage, cutoff
 
-# Programs whose reports keep scores, and no runs.
+# Programs whose reports have scores but no runs.
 _WITHOUT_RANKINGS = ("train/finetune.py", "train/finetune_reranker.py", "train/merge.py")
 
 
@@ -66,12 +66,12 @@ class ReportConfig(Settings):
     )
     qrels: Path | None = None
     html: Path | None = None
-    published: bool = flag("set our scores beside the papers' tables")
+    published: bool = flag("show our scores next to the papers' tables")
     out: Path | None = None
     dataset: str | None = None
     split: str | None = None
     languages: list[str] | None = list_field(
-        help="claims in these languages only; none: those that all the reports scored"
+        help="only claims in these languages; none: those that all the reports scored"
     )
     against: str | None = None
     metric: str = "mrr@5"
@@ -80,7 +80,7 @@ class ReportConfig(Settings):
     seed: Seed = 0
     claims: Annotated[int, Between(0, 10**6)] = 1_000
     tables: list[str] | None = list_field(
-        help="of the papers' only these tables or papers, such as 2025-styles or 2026; none: all"
+        help="only these of the papers' tables, or papers: 2025-styles or 2026; none: all"
     )
     wandb: Tracking = "off"
     lenient: bool = flag(LENIENT)
@@ -119,7 +119,7 @@ class ReportConfig(Settings):
 class LoadedSystem:
     """One system of a report, whose runs are TREC files in `report_folder`.
 
-    `alias` replaces its name where reports of several folders use the same one.
+    `alias` replaces its name if reports of several folders use the same one.
     """
 
     report: SystemReport
@@ -150,7 +150,7 @@ class LoadedSystem:
 
 
 def named_reports(folders: Sequence[Path]) -> dict[str, Report]:
-    """Read reports, under the shortest names that tell their folders apart.
+    """Read reports by the shortest distinct names of their folders.
 
     Raises `InputError` if a folder has no report or one that cannot be read.
     """
@@ -161,8 +161,8 @@ def named_reports(folders: Sequence[Path]) -> dict[str, Report]:
 def read_reports(folders: Sequence[Path]) -> list[LoadedSystem]:
     """Read the systems of every report, in order; systems without scores are left out.
 
-    Raises `InputError` as `named_reports` does. Names that repeat get in front what tells their
-    folders apart: `lora/epoch-1` and `full/epoch-1`.
+    Raises `InputError` as `named_reports` does. Names that repeat get a prefix of their folder:
+    `lora/epoch-1` and `full/epoch-1`.
     """
     paths = {real_path(folder): Path(folder) for folder in folders}
     loaded = []
@@ -175,7 +175,7 @@ def read_reports(folders: Sequence[Path]) -> list[LoadedSystem]:
         replace(system, alias=f"{front}/{system.name}") if counts[system.name] > 1 else system
         for front, system in loaded
     ]
-    # A system may itself be called as another now is: the whole path tells them apart.
+    # A system's own name may equal a new name: then the whole path is the prefix.
     counts = Counter(system.name for system in systems)
     return [
         replace(s, alias=f"{s.report_folder}/{s.report.name}") if counts[s.name] > 1 else s
@@ -184,7 +184,7 @@ def read_reports(folders: Sequence[Path]) -> list[LoadedSystem]:
 
 
 def distinct_ends(folders: Sequence[Path]) -> list[str]:
-    """Shorten paths to the last parts that tell them apart: a/x/c and b/x/c to a and b."""
+    """Shorten paths to the last parts that differ: a/x/c and b/x/c to a and b."""
     if len(folders) < 2:
         return [folder.name for folder in folders]
     for length in range(1, max(len(folder.parts) for folder in folders) + 1):
@@ -219,9 +219,9 @@ def common_data(
     dataset: str | None = None,
     split: str | None = None,
 ) -> tuple[str, str]:
-    """Return the data set and split given, else those that all the reports name.
+    """Return the given data set and split; by default those that all the reports name.
 
-    Raises `UserError` naming what differs if the reports are of several.
+    Raises `UserError` if the reports name different ones.
     """
     if dataset is None:
         dataset = _common("dataset", [(system.dataset, system.name) for system in systems])
@@ -231,7 +231,7 @@ def common_data(
 
 
 def common_languages(systems: Sequence[LoadedSystem]) -> list[str]:
-    """Return the languages that all were scored on. Raises `UserError` if these differ."""
+    """Return the languages that all were scored on. Raises `UserError` if they differ."""
     languages = list(systems[0].report.languages)
     _common("languages", [(" ".join(sorted(s.report.languages)), s.name) for s in systems])
     return languages
@@ -260,9 +260,9 @@ def _one_folder(a: str, b: str) -> bool:
 
 
 def require_rankings(folder: Path) -> None:
-    """Raise `InputError` for a report that keeps scores alone: a training's, or an export's.
+    """Raise `InputError` for a report that has only scores: a training's, or an export's.
 
-    It names the evaluation that is there, or the command that makes one.
+    The message names the folder of its evaluation, or the command that makes one.
     """
     report = Report.read(folder)
     program = report.provenance.program
@@ -273,12 +273,12 @@ def require_rankings(folder: Path) -> None:
         advice = f"its evaluation is in {evaluation}"
     else:
         advice = f"evaluate it: {_evaluation_command(folder, report)}"
-    reason = f"is the report of {program or 'a training'}, which keeps no rankings; {advice}"
+    reason = f"is the report of {program or 'a training'}, which has no rankings; {advice}"
     raise InputError(folder, reason=reason)
 
 
 def _evaluation_command(folder: Path, report: Report) -> str:
-    """Write the command that evaluates what a training, or an export, left in its folder."""
+    """Return the command that evaluates the models in the folder of a training or an export."""
     run = shlex.quote(str(folder))
     data = f"--dataset {shlex.quote(report.dataset)} --split {shlex.quote(report.split)}"
     program = program_command("eval/evaluate.py")
@@ -296,7 +296,7 @@ def judged_run(system: LoadedSystem, dataset: Dataset) -> Run:
     """Return a system's run in the languages of `dataset`.
 
     Raises `InputError` if a language's file is missing, and `UserError` if it is of another
-    split: it has claims that `dataset` does not have and lacks some that are judged.
+    split: it has claims that `dataset` lacks, and lacks judged claims of `dataset`.
     """
     languages = []
     for lang in system.report.languages:

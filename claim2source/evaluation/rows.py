@@ -1,4 +1,4 @@
-"""Make rows: a system over one claim form, with a row for each stage, in a folder of its own."""
+"""Make the rows of a report: a system over one claim form, with its stages, in its own folder."""
 
 from __future__ import annotations
 
@@ -60,19 +60,20 @@ from claim2source.text import ClaimForm
 from claim2source.text.views import with_claim_texts
 
 FIRST_STAGE = "first stage"
-# The page of every claim's way through the stages.
+# Page that shows how the stages re-rank every claim.
 PAGE = "claims.html"
-# Counted up when the same settings would give another report.
+# Increased if the same settings give another report.
 _FORMAT = 3
-_ADVICE = "remedy the reason and run the same command again; finished rows are kept"
+_ADVICE = "fix the cause and run the same command again; finished rows are kept"
 
 
 @dataclass(frozen=True, eq=False)
 class SystemRow:
     """System's scores over one claim form: a scored system for each stage, by row name.
 
-    The last one is the whole system and has the row's name; the others, if any, add the stage's.
-    `notes` say what stages did; `parts` tabulate it, of a row that was read from its folder none.
+    The last one is the whole system and has the row's name; the others append the stage's name.
+    `notes` and `parts` describe what the stages did; a row that was read from its folder has no
+    parts.
     """
 
     plan: RowPlan
@@ -83,7 +84,7 @@ class SystemRow:
 
     @property
     def name(self) -> str:
-        """Name the whole system over this claim form."""
+        """Return the name of the whole system over this claim form."""
         return next(reversed(self.stages))
 
     @property
@@ -92,7 +93,7 @@ class SystemRow:
 
     @property
     def tested(self) -> list[str]:
-        """Name the stages that are not simulated and follow no simulated one."""
+        """Return the names of the stages before the first simulated one."""
         return [name for name, stage in self.stages.items() if not stage.report.simulated]
 
 
@@ -101,7 +102,7 @@ Made = TypeVar("Made", bound=SystemRow)
 
 
 def by_model(plans: Sequence[RowPlan]) -> list[int]:
-    """Order systems so that those of one dense model are together: it is loaded once."""
+    """Order systems by their dense model, so that each model is loaded once."""
     models = []
     for plan in plans:
         models.append(repr(plan.system.first.main_model or plan.system.name))
@@ -115,9 +116,9 @@ def run_rows(
     *,
     raise_errors: bool = False,
 ) -> tuple[list[Made], list[NotRun]]:
-    """Make the rows of planned systems by `run`; list those that fail as not run.
+    """Make the rows of planned systems by `run`; list failed ones as not run.
 
-    Rows are in the order of the plans. The first failure is raised instead if `raise_errors`.
+    Rows are in the order of the plans. With `raise_errors` the first failure is raised.
     """
     rows: dict[int, Made] = {}
     failed: dict[int, NotRun] = {}
@@ -126,7 +127,7 @@ def run_rows(
         try:
             rows[number] = run(plan)
         except (UserError, MemoryError, RuntimeError) as error:
-            # CUDA and FAISS raise RuntimeErrors: one system's failure is not the table's.
+            # CUDA and FAISS raise RuntimeErrors: a system's failure must not end the table.
             if raise_errors:
                 raise
             form = failed_form(plan.system, runtime, plan.form)
@@ -140,7 +141,7 @@ def run_row(plan: RowPlan, runner: SystemRunner, scoring: Scoring) -> SystemRow:
     system = plan.system
     dataset = runner.reported
     rewrites = runner.settings.rewrites
-    if rewrites:  # another text of the reported claims; settings are chosen without it
+    if rewrites:  # only reported claims are rewritten; settings are chosen without it
         form = system.choose_form(plan.form, runner.runtime)
         dataset = dataset.with_claims(with_claim_texts(dataset.claims, rewrites, form, append=True))
     result = runner.run(system, plan.form, dataset)
@@ -148,7 +149,7 @@ def run_row(plan: RowPlan, runner: SystemRunner, scoring: Scoring) -> SystemRow:
     try:
         scoring = replace(scoring, seen_golds=runner.choosing_claims(system).trained_golds)
     except UserError:
-        pass  # its training's claims are not here
+        pass  # the claims that it was trained on are not here
     row = row_name(system.name, result.form)
     last = len(results) - 1
     stage_names = _stage_names(system, results)
@@ -158,11 +159,11 @@ def run_row(plan: RowPlan, runner: SystemRunner, scoring: Scoring) -> SystemRow:
         name = row if number == last else f"{row}: {stage_name}"
         scored_stage = score_result(name, results[number].result, dataset, scoring)
         report = _fill_report(scored_stage.report, plan, result, number, runner)
-        # A stage that reads texts of sources may read others than the first one.
+        # A stage may use another source form than the first stage.
         read = getattr(stage, "sources", result.sources)
         report = replace(report, stage="" if number == last else stage_name, sources=read)
         if rewrites:
-            # Appended to the claims: none of the papers' styles, which replace them.
+            # Rewritings are appended to the claims; the papers' styles replace them.
             report = replace(report, style="rewritten", rewrites=runner.settings.rewrites_file)
         scored[name] = replace(scored_stage, report=report)
     notes, parts = _stage_details(stages, stage_names[1:], results, dataset)
@@ -203,7 +204,7 @@ def _fill_report(
         report = replace(report, parts=tuple(dict.fromkeys(parts)))
     if checkpoint is not None:
         if result.untrained_base and not isinstance(system.first.retriever, Routes):
-            # The base stands for the path of step 0.
+            # Step 0 is named by its base model, not by its path.
             model = model.replace(checkpoint.path, result.untrained_base)
         if number == 0:
             report = replace(report, val=checkpoint.scores_on_val)
@@ -220,7 +221,7 @@ def _fill_report(
 
 
 def _without_unset(value: Any) -> Any:
-    """Drop unset values, and the addresses of servers."""
+    """Drop unset values and the addresses of servers."""
     if isinstance(value, list):
         return [_without_unset(item) for item in value]
     if not isinstance(value, dict):
@@ -259,10 +260,10 @@ def _stage_details(
 def _stage_notes(name: str, depth: int, before: Run, result: Result) -> list[str]:
     longest = int(np.diff(before.offsets).max(initial=0))
     depth_note = f"the first {depth} of up to {longest} sources of a claim were re-ranked"
-    lines = [f"{name}: {depth_note}; later ones keep their places below."]
+    lines = [f"{name}: {depth_note}; the others keep their order below."]
     posted = sum("no translation" in note for note in result.notes.values())
     if posted:
-        lines.append(f"{name}: {posted} claims have no translation and were read as posted.")
+        lines.append(f"{name}: {posted} claims have no translation; their original was used.")
     failed = []
     for reason, count in result.failure_counts().items():
         failed.append(f"{reason} ({count})")
@@ -274,9 +275,7 @@ def _stage_notes(name: str, depth: int, before: Run, result: Result) -> list[str
             lines.append(f"{name}: {thinking.note}.")
     share = share_asked(result)
     if share < 1:
-        lines.append(
-            f"{name}: {1 - share:.1%} of the claims were not in doubt and not asked about."
-        )
+        lines.append(f"{name}: {1 - share:.1%} of the claims were not in doubt and not re-ranked.")
     return lines
 
 
@@ -287,10 +286,10 @@ def _versions(
     data: Dataset,
     runtime: SystemRuntime,
 ) -> list[Part]:
-    """Tabulate the scores of each version of stages that ask several times, mean and deviation.
+    """Tabulate the scores of each version of stages with several, with mean and deviation.
 
-    Nothing is asked again: answers are in the store. Without one nothing is scored, nor if some
-    were not answered.
+    No request is sent again: the answers are in the store. Without a store, or with requests that
+    failed, a stage is left out.
     """
     judged = data.with_claims(claim for claim in data.claims if claim.golds)
     if runtime.store is None or not judged.claims:
@@ -325,7 +324,7 @@ def _versions(
     numbers = []
     for number in range(longest):
         numbers.append(f"version {number + 1}")
-    head = "Stages that were asked several times, and each version alone:"
+    head = "Stages with several versions, each version alone:"
     return [head, TextTable([*columns, *numbers], rows)]
 
 
@@ -336,16 +335,16 @@ def read_or_run(
     scoring: Scoring,
     program: str,
 ) -> SystemRow:
-    """Read a row from its folder in `out` if its key is the same, else make and write it."""
+    """Read a row from its folder in `out` if its key is the same; else make and write it."""
     form = plan.system.choose_form(plan.form, runner.runtime)
     folder = out / row_name(plan.system.name, form)
     key = _row_key(runner, scoring, plan.system, form)
     row = _read_row(plan, form, folder, key, runner.reported.languages)
     if row is not None:
-        # An older version may have written them otherwise.
+        # An older version may have written another form.
         write_submissions(row.whole.run, runner.reported, folder)
     else:
-        # A report of other settings must not stand beside these runs if this stops halfway.
+        # If this stops halfway, a report of other settings must not be left with these runs.
         (folder / FILE).unlink(missing_ok=True)
         row = run_row(plan, runner, scoring)
         keyed = {}
@@ -370,7 +369,7 @@ def _write_row(
 ) -> None:
     """Write the runs, the whole system's submissions, the page of claims, then the report.
 
-    Beside the runs stands what the system was trained on.
+    The claims that the system was trained on are noted next to the runs.
     """
     runs = write_row_runs(row, dataset, folder, trained_on)
     write_submissions(row.whole.run, dataset, folder)
@@ -387,7 +386,7 @@ def write_row_runs(
     folder: Path,
     trained_on: TrainedOn,
 ) -> dict[str, Run]:
-    """Write the run of each stage, beside what the system was trained on; return the runs."""
+    """Write each stage's run and the claims that the system was trained on; return the runs."""
     runs: dict[str, Run] = {}
     for name, scored in row.stages.items():
         write_runs(scored.run, dataset, folder / scored.report.runs, trained_on)
@@ -428,7 +427,7 @@ def _row_key(runner: SystemRunner, scoring: Scoring, system: System, form: Claim
     parts: dict[str, Any] = {
         "format": _FORMAT,
         "system": system.settings,
-        # A stage may read a model in a folder, where another may lie by now.
+        # A stage's model may be a folder whose content has changed.
         "weights": {name: _model_identity(name) for name in (*dense, *system.models())},
         "runs": [file_hash(path) if path.is_file() else None for path in files],
         "claims": form,
@@ -448,11 +447,11 @@ def _row_key(runner: SystemRunner, scoring: Scoring, system: System, form: Claim
 
 
 def _model_identity(model: str) -> Mapping[str, Any] | None:
-    """Identify a folder's content; a hub's model is identified by its revision."""
+    """Return sizes and times of a folder's files; None for a hub's model, which has a revision."""
     folder = Path(local_name(model))
     if not folder.is_dir():
         return None
-    # Sizes and times, not hashes: seven billion weights take longer to read than to skip.
+    # Not hashes: seven billion weights take longer to hash than the finished row saves.
     states = {}
     for path in sorted(folder.rglob("*")):
         states[str(path.relative_to(folder))] = path.stat()
@@ -460,7 +459,7 @@ def _model_identity(model: str) -> Mapping[str, Any] | None:
 
 
 def failed_form(system: System, runtime: SystemRuntime, form: ClaimForm | None = None) -> ClaimForm:
-    """Name the claim form of a system that could not run, or of the first part that tells its."""
+    """Return the claim form of a system that could not run: the first that a part can choose."""
     for node in system.first.walk():
         with suppress(UserError, MemoryError, RuntimeError):
             return node.choose_form(system.claims or form, runtime)
@@ -490,25 +489,25 @@ def is_out_of_memory(error: Exception) -> bool:
 def _remedy(system: System, error: UserError | MemoryError | RuntimeError) -> str:
     if isinstance(error, NothingToChooseOn):
         return (
-            "report on a split that nothing is chosen on: settings are chosen on train, which must "
-            "have golds; or leave systems with `fit` out with --only"
+            "settings are chosen on train, which must have golds: report on another split, or "
+            "leave systems with `fit` out with --only"
         )
     if is_out_of_memory(error):
         return (
-            "lower model.max_length or take a 16-bit model.dtype in its entry, or run it where "
-            "there is more memory; finished rows are kept"
+            "lower model.max_length or set a 16-bit model.dtype in its entry, or use a machine "
+            "with more memory; finished rows are kept"
         )
     if not isinstance(error, UserError):
-        return f"try the CPU: --only {system.name} --device cpu; finished rows are kept"
+        return f"try it on the CPU: --only {system.name} --device cpu; finished rows are kept"
     if isinstance(error, ConfigError):
-        return "correct that setting in the system's entry or on the command line"
+        return "correct this setting in the system's entry or on the command line"
     return _own_advice(system, error) or _ADVICE
 
 
 def _own_advice(system: System, error: UserError) -> str | None:
-    """Return what the files of systems advise where a model or a run is missing; None without.
+    """Return the advice of a systems file for a missing model or run; None if there is none.
 
-    The nearest advice to the node that failed counts; a model of a stage has the whole system's.
+    It is the advice nearest to the part that failed; for a stage's model, the system's.
     """
     if str(error) == system.unsupported or error.model in system.models():
         return system.advice
@@ -517,7 +516,7 @@ def _own_advice(system: System, error: UserError) -> str | None:
 
 
 def _advice_within(part: Retrieval, error: UserError) -> tuple[bool, str | None]:
-    """Find the part that an error is of, and the nearest advice to it."""
+    """Whether a part within raised an error, and the advice nearest to that part."""
     if _failed_in(part, error):
         return True, part.advice
     for inner in part.parts:

@@ -1,4 +1,4 @@
-"""Make rows of rumours: evidence and verdicts, scored as CheckThat! 2024 Task 5 does.
+"""Make rows of rumours: evidence and verdicts, scored as in CheckThat! 2024 Task 5.
 
 `DEFINITIONS` has the sources.
 """
@@ -24,34 +24,33 @@ from claim2source.systems.system import SystemResult
 
 MAP, RECALL, MAP_TASK = "map", "recall@5", "map_task"
 STRICT = "strict_macro_f1"
-# Measure -> what it is, and who says so.
+# Measure -> its definition and source.
 DEFINITIONS = {
     MAP: "mean average precision of the first five tweets over the rumours that have evidence, as "
     "the organisers' scorer computes it with their qrels of verifiable rumours; the published "
     "figures are of this kind",
     RECALL: "share of a rumour's evidence among the first five tweets, mean over the same rumours; "
     "the same source",
-    MAP_TASK: "the same average precision over all rumours, where one without evidence has 1 if "
-    "nothing is retrieved for it and else 0: the task's page, \"no credit if they retrieve any "
+    MAP_TASK: "the same average precision over all rumours; one without evidence scores 1 if "
+    "nothing is retrieved for it, else 0: the task's page, \"no credit if they retrieve any "
     'tweets for unverifiable rumors"; the organisers\' qrels of all rumours judge a tweet "-1" '
     "relevant there",
     MACRO_F1: "mean of the F1 of the labels that occur: the organisers' scorer",
-    STRICT: "the same, where a right SUPPORTS or REFUTES counts only if one of its tweets is "
+    STRICT: "the same, but a right SUPPORTS or REFUTES counts only if one of its tweets is "
     "evidence: the organisers' scorer, which takes such a label for a false positive, and for no "
     "miss",
 }
 # At the top of a report.
 HEADLINE = (MAP, RECALL, MAP_TASK, MACRO_F1, STRICT)
-# The values of a measure, [draws], when every rumour counts so many times, [draws, rumours].
+# Map counts of rumours in draws, [draws, rumours], to the values of a measure, [draws].
 _Measure = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
 class RumorScores:
-    """Scores of evidence and verdicts; those of verdicts are None if there are none.
+    """Scores of evidence and verdicts; the latter are None without verdicts.
 
-    `average_precision` is by rumour, of those with evidence. `intervals` (95 %) are of samples of
-    rumours.
+    `average_precision` has the rumours with evidence. `intervals` (95 %) are drawn by rumour.
     """
 
     values: Mapping[str, float | None]
@@ -65,14 +64,14 @@ class RumorScores:
 
 @dataclass(frozen=True, eq=False)
 class RumorRow(SystemRow):
-    """Row of a system that gave verdicts on rumours, with their scores; None without labels."""
+    """Row of a system with verdicts on rumours, and its scores; None without labels."""
 
     verdicts: Verdicts = field(default_factory=dict)
     scores: RumorScores | None = None
 
 
 def score_row(plan: RowPlan, result: SystemResult, rumors: Rumors, settings: Scoring) -> RumorRow:
-    """Score a system's evidence and verdicts as its row, with intervals by rumour."""
+    """Make a system's row: scores of its evidence and verdicts, with intervals by rumour."""
     system = plan.system
     failures: dict[str, int] = {}
     for stage in result.stages:
@@ -102,7 +101,7 @@ def score_row(plan: RowPlan, result: SystemResult, rumors: Rumors, settings: Sco
 
 
 def read_verdicts(result: SystemResult) -> Verdicts:
-    """Read the verdicts of a system's last stage: notes that are labels."""
+    """Return the verdicts of a system's last stage: its notes that are labels."""
     verdicts: dict[str, Label | None] = {}
     for claim, note in result.result.notes.items():
         for label in LABELS:
@@ -124,7 +123,7 @@ def score_rumors(
     rumours have no labels.
     """
     if not rumors.is_labelled:
-        raise ValueError("no labels to score by")
+        raise ValueError("the rumours have no labels")
     top = run.top(MAX_TWEETS)
     by_rumor = _ranking_scores(rumors, top)
     measures: dict[str, _Measure] = {}
@@ -142,7 +141,7 @@ def score_rumors(
 
 
 def _ranking_scores(rumors: Rumors, top: Run) -> dict[str, np.ndarray]:
-    """Score the tweets of every rumour: measure -> [rumours]; NaN if it is not in the mean."""
+    """Score the tweets of every rumour: measure -> [rumours]; NaN if a rumour is not averaged."""
     ids = []
     for rumor in rumors.rumors:
         ids.append(rumor.id)
@@ -165,7 +164,7 @@ def _ranking_scores(rumors: Rumors, top: Run) -> dict[str, np.ndarray]:
 
 
 def _verdict_measures(rumors: Rumors, top: Run, verdicts: Verdicts) -> dict[str, _Measure]:
-    """Return the measures of verdicts: macro F1, and the one that asks for evidence too."""
+    """Return the measures of verdicts: macro F1, and strict macro F1, which needs evidence."""
     actual = []
     labels = []
     evidenced = []
@@ -193,7 +192,7 @@ def _point_scores(measures: Mapping[str, _Measure], rumors: int) -> dict[str, fl
 
 
 def _weighted_mean(values: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Average the values [rumours] that are not NaN, each so many `times` [draws, rumours]."""
+    """Average the values [rumours] that are not NaN, with weights `times` [draws, rumours]."""
     is_number = ~np.isnan(values)
     counts = times @ is_number
     sums = times @ np.where(is_number, values, 0.0)
@@ -206,7 +205,7 @@ def _intervals(
     repeats: int,
     seed: int,
 ) -> Intervals:
-    """Draw rumours with replacement; a draw without a value of a measure is left out of it."""
+    """Draw rumours with replacement; draws in which a measure is undefined are left out."""
     count = len(rumors.rumors)
     draws = list(draw_groups(count, repeats, seed, count))
     bounds = {}

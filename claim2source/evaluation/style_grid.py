@@ -1,4 +1,4 @@
-"""Run systems over every pair of claim and source style; a cell is a row over other texts."""
+"""Run systems over every pair of claim and source style; each pair is a cell of a grid."""
 
 from __future__ import annotations
 
@@ -65,15 +65,14 @@ RUN_DEPTH = 10
 
 @dataclass(frozen=True, kw_only=True)
 class StyleOptions(Settings):
-    """Set the styles that are compared, and the folder of their texts.
+    """Set the styles to compare, and the folder of their texts.
 
     Args:
         claim_styles: C0 (as posted) to C4; C0 is always among them.
         source_styles: S0 (as published) to S3; S0 is always among them.
-        texts: folder of rewritten texts (`claim2source rewrite`), one file a style; none: they are
-            made by rules, which replace a language model and say nothing of the papers'
-            styles.
-        keep_title: rewritten sources keep their title; the papers' examples lost it.
+        texts: folder of rewritten texts (`claim2source rewrite`), one file per style; none:
+            rules rewrite the texts. Results by rules tell nothing about the papers' styles.
+        keep_title: rewritten sources keep their title; in the papers' examples they do not.
     """
 
     claim_styles: tuple[str, ...] = CLAIM_STYLES
@@ -89,7 +88,7 @@ class StyleOptions(Settings):
     def cells(self) -> Iterator[tuple[str, str]]:
         """Yield the claim and source style of every cell but S0C0, in the papers' order.
 
-        Sources outside: a system's index of them serves all claim styles.
+        The outer loop is over sources: their index is used for all claim styles.
         """
         for sources in SOURCE_STYLES:
             for claims in CLAIM_STYLES:
@@ -107,7 +106,7 @@ class StyleOptions(Settings):
 
 @dataclass(frozen=True)
 class StyleViews:
-    """Split's claims and sources in every style: one set of them for each version."""
+    """Split's claims and sources in every style, once for each version."""
 
     texts: Mapping[str, StyleTexts]
     claims: Mapping[str, Sequence[tuple[Claim, ...]]]
@@ -117,7 +116,7 @@ class StyleViews:
     def read(cls, dataset: Dataset, options: StyleOptions, form: ClaimForm) -> StyleViews:
         """Read the styles' texts for claims of a form, or make them by rules. Raises `InputError`.
 
-        The 2026 companion paper's C0 is the translation: it is rewritten if the form reads it.
+        As in the 2026 companion paper, the translation is rewritten if the claim form contains it.
         """
         read: ClaimText = "original" if form == "original" else "translation"
         texts: dict[str, StyleTexts] = {}
@@ -140,7 +139,7 @@ class StyleViews:
         return cls(texts, claims, sources)
 
     def notes(self, dataset: Dataset, options: StyleOptions, form: ClaimForm) -> list[str]:
-        """Describe the origin of the texts, and their use."""
+        """Note the origin of the texts and how they are used."""
         notes = []
         for by in dict.fromkeys(text.by for text in self.texts.values()):
             styles = ", ".join(name for name, text in self.texts.items() if text.by == by)
@@ -164,9 +163,9 @@ def add_styles(
 ) -> tuple[Report, list[Part], dict[str, TextTable]]:
     """Run systems over the grid of styles; every cell becomes a row of their report.
 
-    S0C0 is a system's own row. Variations, and stages behind a checkpoint, have no grid. The grid's
-    table and the cells' runs go to the folder `styles` of `out`. Returns the report, what is to be
-    shown, and the tables for W&B.
+    S0C0 is a system's own row. Variations, and checkpoints with stages, have no grid. The grid's
+    table and the cells' runs are written to the folder `styles` of `out`. Returns the report, the
+    parts to print, and the tables for W&B.
     """
     grids = _run_grids(rows, runner, options, settings, out)
     systems = {}
@@ -195,7 +194,7 @@ def add_styles(
 
 @dataclass
 class _Grids:
-    """Cells of all systems by name, their families of tests, and what did not run."""
+    """Cells of all systems by name, their families of tests, and the failed rows."""
 
     cells: dict[str, ScoredSystem] = field(default_factory=dict)
     families: list[Family] = field(default_factory=list)
@@ -210,7 +209,7 @@ def _run_grids(
     settings: Scoring,
     out: Path,
 ) -> _Grids:
-    """Run every row's cells and write their runs; list the rows that fail as not run."""
+    """Run every row's cells and write their runs; list failed rows as not run."""
     grids = _Grids()
     read: dict[bool, StyleViews] = {}
     grid_rows = [row for row in rows if _has_grid(row)]
@@ -226,7 +225,7 @@ def _run_grids(
                 cell = _cell(row, read[key], claims, sources, runner, options, settings)
                 own[cell.report.name] = cell
         except (UserError, MemoryError, RuntimeError) as error:
-            # CUDA and FAISS raise RuntimeErrors: one system's failure is not the grid's.
+            # CUDA and FAISS raise RuntimeErrors: a system's failure must not end the grid.
             failed = not_run_row(row.plan.system, row.form, error)
             grids.not_run.append(replace(failed, system=f"{failed.system}: styles"))
             continue
@@ -266,7 +265,7 @@ def _with_tests(
         scored |= row.stages
     scored |= grids.cells
     tests = run_tests(scored, grids.families, dataset, settings.repeats, settings.seed)
-    # The papers' cells stand beside ours whatever rewrote the texts: notes say what did.
+    # The papers' cells are listed whatever rewrote the texts: a note names the author.
     papers = []
     for name, cell in grids.cells.items():
         papers.append(replace(cell.report, style=name.rpartition(".")[2]))
@@ -284,7 +283,7 @@ def _reads_originals(row: SystemRow, runtime: SystemRuntime) -> bool:
     first, form = row.plan.system.first, row.plan.system.claims or row.form
     parts = first.parts if isinstance(first.retriever, Routes) else (first,)
     if len({part.choose_form(form, runtime) == "original" for part in parts}) > 1:
-        raise UserError(f"{row.name}: some of its parts read translations and some do not")
+        raise UserError(f"{row.name}: some of its parts use translations, others do not")
     return row.form == "original"
 
 
@@ -297,7 +296,7 @@ def _cell(
     options: StyleOptions,
     settings: Scoring,
 ) -> ScoredSystem:
-    """Run and score a cell; a claim with several versions has the mean of its scores."""
+    """Run and score a cell; the scores of several versions of a claim are averaged."""
     dataset = runner.reported
     system = row.plan.system
     name = cell_name(row.name, claims, sources)
@@ -314,7 +313,7 @@ def _cell(
     failures = dict(scored.report.failures)
     for text_style in (claims, sources):
         if text_style in views.texts and views.texts[text_style].lost:
-            reason = f"{text_style}: not rewritten, read as it is"
+            reason = f"{text_style}: not rewritten, the original was used"
             failures[reason] = views.texts[text_style].lost
     row_settings = dict(scored.report.settings)
     writers = dict.fromkeys(text.by for text in texts if text.by != RULES)

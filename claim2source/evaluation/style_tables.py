@@ -43,7 +43,7 @@ def cell_name(retriever: str, claims: str, sources: str) -> str:
 
 @dataclass(frozen=True)
 class GridCell:
-    """Cell's MRR@5 in a language or as macro average, and its difference to S0C0.
+    """Cell's MRR@5 in a language or macro-averaged, and its difference to S0C0.
 
     `test` is that of the difference, `published` the 2025 paper's cell; None if there is none.
     """
@@ -67,7 +67,7 @@ class GridCell:
 
 @dataclass(frozen=True, eq=False)
 class StyleGrid:
-    """Report whose systems are cells: every retriever over every pair of styles."""
+    """Report with a system for each cell: every retriever over every pair of styles."""
 
     report: Report
     retrievers: tuple[str, ...]
@@ -76,10 +76,10 @@ class StyleGrid:
 
     @classmethod
     def of(cls, report: Report, languages: Sequence[str] | None = None) -> StyleGrid | None:
-        """Read a grid back from the report that holds its cells; None if it holds none.
+        """Return the grid of a report; None if the report has no cells.
 
-        The texts as they are may stand there under the retriever's own name. `languages` limits
-        the scores.
+        The cell of the original texts may have the retriever's own name. `languages` limits the
+        scores.
         """
         cells = _read_cells(report, languages)
         styles = {name.rpartition(".")[2] for name in cells}
@@ -132,7 +132,7 @@ class StyleGrid:
     def row(self, retriever: str, language: str = MACRO) -> list[GridCell]:
         """List the cells of a retriever in the papers' order: S0C0, S0C1, ..
 
-        Of equal cells the first is the best.
+        Among equal cells the first is marked as the best.
         """
         pairs = [(claims, sources) for sources in self.sources for claims in self.claims]
         names = []
@@ -172,7 +172,7 @@ class StyleGrid:
 
 
 def _read_cells(report: Report, languages: Sequence[str] | None) -> dict[str, SystemReport]:
-    """Map the name of every cell with scores to its report, S0C0 of its retriever included."""
+    """Map the name of every cell with scores to its report, including the retrievers' S0C0."""
     cells: dict[str, SystemReport] = {}
     for name, system in report.systems.items():
         retriever, _, cell = name.rpartition(".")
@@ -207,7 +207,7 @@ def _limited(report: SystemReport, languages: Sequence[str] | None) -> SystemRep
 def mean_scores(parts: Sequence[Scores]) -> Scores:
     """Average every claim's scores over the versions of its texts.
 
-    Raises ValueError without versions, and if their claims differ.
+    Raises ValueError if there are no versions, or if their claims differ.
     """
     if len({part.claim_ids for part in parts}) != 1:
         raise ValueError("versions must have the same claims")
@@ -221,7 +221,7 @@ def mean_scores(parts: Sequence[Scores]) -> Scores:
 def grid_parts(grid: StyleGrid, wide: bool = False) -> list[Part]:
     """Tabulate a grid in the papers' form, for the macro average and each language.
 
-    `wide` has all cells of a retriever in one row; else there is a table for each source style.
+    With `wide`, all cells of a retriever are in one row; else each source style has a table.
     """
     parts: list[Part] = []
     blocks = [grid.sources] if wide else [(source,) for source in grid.sources]
@@ -238,7 +238,7 @@ def grid_parts(grid: StyleGrid, wide: bool = False) -> list[Part]:
 
 
 def grid_tables(grid: StyleGrid) -> dict[str, TextTable]:
-    """Name the tables of a grid: of the best cells and of all, by language."""
+    """Return the tables of a grid by name: the best cells and all cells, by language."""
     tables = []
     for part in grid_parts(grid, wide=True):
         if isinstance(part, TextTable):
@@ -287,7 +287,7 @@ def _ours(cell: GridCell) -> str:
     text = f"{cell.value:.4f}" if cell.name == _UNSTYLED else f"{cell.delta:+.4f}"
     mark = "^" if cell.is_best else ""
     mark += "*" if cell.differs else ""
-    return f"{text}{mark:<2}"  # marks are as wide everywhere, so that digits align
+    return f"{text}{mark:<2}"  # marks have the same width, so that digits align
 
 
 def _published_text(cell: GridCell, base: GridCell) -> str:

@@ -1,4 +1,4 @@
-"""Show a report on one screen of a terminal; all of it is in the files that are named."""
+"""Show a report on one screen of a terminal; it names the files that have everything."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _ROWS, _LINES = 16, 4
 def summary_parts(report: Report, folder: Path, details: Sequence[Part] = ()) -> list[Part]:
     """Describe a report in 120 columns: scores, notes, tests, published numbers, files.
 
-    `details` are parts that follow the scores; a table that is too wide is left to the files.
+    `details` are parts after the scores; tables that are too wide are only in the files.
     """
     parts: list[Part] = []
     scores = _scores(report)
     if scores is not None:
         parts += _first(scores)
     parts += fitting(details)
-    parts += _list_part("Chosen on claims that nothing is reported on:", _choices(report))
+    parts += _list_part("Chosen on claims that are not reported on:", _choices(report))
     if report.notes:
         parts.append("\n".join(_wrap(note) for note in report.notes))
     not_run = []
@@ -44,7 +44,7 @@ def summary_parts(report: Report, folder: Path, details: Sequence[Part] = ()) ->
     tables = {
         f"Tests of {MAIN_METRIC}, p after Holm within each family:": _tests(report),
         "Places on official tests:": _places(report),
-        "Published numbers beside ours:": _published(report),
+        "Published numbers next to ours:": _published(report),
     }
     for title, table in tables.items():
         if table is not None:
@@ -54,7 +54,7 @@ def summary_parts(report: Report, folder: Path, details: Sequence[Part] = ()) ->
 
 
 def fitting(parts: Iterable[Part]) -> list[Part]:
-    """Leave out the tables that are wider or longer than the screen."""
+    """Return the parts without tables that are wider or longer than the screen."""
     return [part for part in parts if isinstance(part, str) or _fits(part)]
 
 
@@ -89,7 +89,7 @@ def _scores(report: Report) -> TextTable | None:
 
 
 def _seconds(cost: SystemCost | None) -> str | None:
-    """Write the seconds of a cost; `>` before them says that some work was done before."""
+    """Format the seconds of a cost; the prefix `>` means that some work was done before."""
     if cost is None or not cost.seconds:
         return None
     prefix = ">" if cost.reused else ""
@@ -98,7 +98,7 @@ def _seconds(cost: SystemCost | None) -> str | None:
 
 def _tests(report: Report) -> TextTable | None:
     rows: list[list[Cell]] = []
-    # Of several languages the macro average is shown; the files have each.
+    # With several languages only the macro average is shown; the files have each.
     with_macro = set()
     for test in report.tests:
         if test.average == MACRO:

@@ -58,33 +58,33 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
     """Settings of `eval/evaluate.py`.
 
     Args:
-        out: folder for the reports; what lies there from the same settings is not done again.
+        out: folder for the reports; rows that are already there with these settings are kept.
         dataset: folder in BEIR layout, or `demo`.
-        split: split to report on; nothing is chosen on it.
-        checkpoint: checkpoints, models, or training runs, of which every kept epoch and step 0
+        split: split to report on; no setting is chosen on it.
+        checkpoint: checkpoints, models, or training runs. Every kept epoch of a run, and step 0,
             is a system; systems with `dense: checkpoint` run on each.
-        routes: language -> checkpoint that ranks its claims in place of `checkpoint`; on the
+        routes: language -> checkpoint that ranks its claims instead of `checkpoint`; on the
             command line `--route de=RUN`.
-        stages: a file of systems that run on each checkpoint, in place of their own dense model.
-        run: a ranking of another program (TREC, a lab's TSV, the 2026 paper's score JSON) in
-            place of the systems' first stages.
-        vary: settings to change, one at a time, each with its values: `retrieve.KEY` or
-            `stages.N.KEY`, stages counted from 1; each is tested against the system as it is. On
+        stages: a file of systems to run on each checkpoint instead of their own dense model.
+        run: a ranking of another program (TREC, a lab's TSV, the 2026 paper's score JSON) that
+            replaces the systems' first stages.
+        vary: settings to change, one at a time, each with its values: `retrieve.KEY`, or
+            `stages.N.KEY` with N from 1. Each is tested against the unchanged system. On
             the command line `--vary stages.1.depth=10,50`.
-        styles: the grid of text styles, of every system; none: texts as they are.
-        val: the claims of train that something is chosen on: a part `carved` out as in training,
+        styles: the grid of text styles, for every system; none: texts as they are.
+        val: the claims of train that settings are chosen on: a part `carved` out as in training,
             all of `train` (only for models that were not trained on it), or `auto`: carved for a
-            trained checkpoint of ours, else train. BM25 is always chosen on all of train.
-        rewrites: JSON lines {"_id": claim, "text": ..}: a rewriting appended to each
+            trained checkpoint of ours, else train. BM25 always uses all of train.
+        rewrites: JSON lines {"_id": claim, "text": ..}: a rewriting that is appended to each
             reported claim; settings are chosen without it.
-        translator: what translates the reported claims to English in place of their own
-            translations, in the languages that it knows; claim forms with a translation read it,
-            and what fails is read as posted. Settings are chosen without it.
-        llm: the language model of stages that name none.
-        model: how a model that is not a checkpoint of ours is read; its name is `checkpoint`.
+        translator: translates the reported claims to English in the languages that it supports;
+            its translations replace the data set's in claim forms with a translation. If it fails
+            for a claim, the original is used. Settings are chosen without it.
+        llm: the language model of stages that do not name one.
+        model: settings of a model that is not a checkpoint of ours; its name is `checkpoint`.
         rendering: representation for such a model; a checkpoint has its own.
-        depth: sources kept per claim; metrics that look deeper are left out. None: 100, or what
-            the deepest metric looks at.
+        depth: sources kept per claim; deeper metrics are left out. None: 100, or the depth of the
+            deepest metric.
     """
 
     out: Path
@@ -95,7 +95,7 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
     )
     only: list[str] = list_field(
         (),
-        help="only these systems; chosen: a training's chosen checkpoint, and what stands on it; "
+        help="only these systems; chosen: a training's chosen checkpoint and systems on it; "
         "chosen+NAME: one of these",
     )
     checkpoint: list[str] = list_field((), help="checkpoints, training runs, or models' names")
@@ -113,7 +113,7 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
     model: ModelConfig = field(default_factory=ModelConfig)
     rendering: Rendering | None = None
     metrics: list[str] = list_field(
-        METRICS, help="such as recall@500; others than these have intervals each"
+        METRICS, help="such as recall@500; if set, each metric has intervals"
     )
     depth: Annotated[int, Between(1, 10**6)] | None = None
 
@@ -131,7 +131,7 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
         none = not self.checkpoint
         require(not (none and self.stages), "stages", self.stages, "none without --checkpoint")
         if none:
-            allowed = "nothing without --checkpoint: a file of systems says how its models are read"
+            allowed = "none without --checkpoint: systems files have the settings of their models"
             default = ModelConfig()
             for spec in fields(ModelConfig):
                 value = getattr(self.model, spec.name)
@@ -142,7 +142,7 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
             not has_both,
             "rewrites",
             str(self.rewrites),
-            "none with styles, which are other texts",
+            "none with styles, which replace the texts",
         )
         good = self.styles is None or MAIN_METRIC in self.scoring.metrics
         require(good, "depth", self.depth, f"with styles, a depth that gives {MAIN_METRIC}")
@@ -153,7 +153,7 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
 
     @property
     def scoring(self) -> Scoring:
-        """Return the scoring: with intervals of MRR@5, or of all metrics that the user named."""
+        """Return the scoring, with intervals of MRR@5, or of all metrics if the user named some."""
         scored = []
         for metric in self.metrics:
             if (cutoff(metric) or self.deepest) <= self.deepest:
@@ -183,9 +183,9 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
 
 @dataclass(frozen=True)
 class _Planned:
-    """Everything that is known before anything runs: what the rows are made and scored by.
+    """Plan of an evaluation: what its rows are made and scored with.
 
-    `training` is that of the one run's folder.
+    `training` belongs to the folder of a single run.
     """
 
     plans: list[RowPlan]
@@ -196,18 +196,18 @@ class _Planned:
 
     @property
     def is_tested(self) -> bool:
-        """Whether there are tests: of MRR@5, on claims with a gold."""
+        """Whether MRR@5 can be tested: it is a metric, and claims have golds."""
         has_golds = bool(self.runner.reported.golds)
         return has_golds and self.scoring.repeats > 0 and MAIN_METRIC in self.scoring.metrics
 
 
 @with_local_models
 def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> str:
-    """Run everything that is planned, write `config.out`, return the tables as text.
+    """Run the planned rows, write `config.out`, return the tables as text.
 
-    A row's folder has its own `report.json`, the runs of its stages and its submissions; the
-    top `report.json` has all rows, with what did not run, the tests and the published numbers.
-    Settings are chosen on `train_split`; none: as a checkpoint's manifest says, else train.
+    A row's folder has its own `report.json`, the runs of its stages and its submissions. The
+    top `report.json` has all rows, those that did not run, the tests and the published numbers.
+    Settings are chosen on `train_split`; None: the split in a checkpoint's manifest, else train.
     """
     planned = _plan(config, train_split)
     runner = planned.runner
@@ -240,7 +240,7 @@ def evaluate_table(config: EvaluateConfig, train_split: str | None = None) -> st
 
 
 def _plan(config: EvaluateConfig, train_split: str | None) -> _Planned:
-    """Plan the rows; refuse what cannot be done before anything is run."""
+    """Plan the rows; raise `UserError` for impossible settings before anything is run."""
     training = _training(config.checkpoint)
     plans = config.plans()
     for name in config.checkpoint:
@@ -258,7 +258,7 @@ def _plan(config: EvaluateConfig, train_split: str | None) -> _Planned:
     names = [plan.name for plan in plans]
     require_submittable(config.submit, dataset, names, "choose with --only and --claims")
     if config.submit and any(plan.system.is_simulated for plan in plans):
-        allowed = "none of a simulated stage, or of one that is handed the golds"
+        allowed = "systems without a simulated stage or a stage that gets the golds"
         raise ConfigError("submit", str(config.submit), allowed)
     scoring = config.scoring
     deeper = [metric for metric in config.metrics if metric not in scoring.metrics]
@@ -277,17 +277,17 @@ def _plan(config: EvaluateConfig, train_split: str | None) -> _Planned:
 
 
 def _read_rewrites(config: EvaluateConfig, dataset: Dataset) -> Mapping[str, str]:
-    """Read the rewritings of claims. Raises `UserError` if none is of a reported claim."""
+    """Read the rewritings of claims. Raises `UserError` if no reported claim has one."""
     if config.rewrites is None:
         return {}
     rewrites = read_rewrites(config.rewrites)
     if rewrites.keys().isdisjoint(claim.id for claim in dataset.claims):
-        raise UserError(f"{config.rewrites}: no rewriting of a claim of {config.split}")
+        raise UserError(f"{config.rewrites}: no claim of {config.split} has a rewriting")
     return rewrites
 
 
 def _translated(config: EvaluateConfig, dataset: Dataset) -> tuple[Dataset, list[str]]:
-    """Give claims the translations that the translator makes; note what failed, and its pace."""
+    """Return claims with the translator's translations; note its failures and its pace."""
     if config.translator is None:
         return dataset, []
     translators = Translators.open(config.translator, Store(config.store))
@@ -295,8 +295,8 @@ def _translated(config: EvaluateConfig, dataset: Dataset) -> tuple[Dataset, list
     claims, _ = translators.translate_claims(dataset.claims, overwrite=True)
     seconds = time.perf_counter() - started
     if not translators.asked:
-        known = "no claim is in a language that it translates"
-        raise ConfigError("translator", "", known)
+        reason = "no claim is in a language that it supports"
+        raise ConfigError("translator", "", "", reason)
     pace = 1000 * seconds / translators.asked
     notes = [f"Translator: {translators.asked} claims, {pace:.1f} ms each."]
     if summary := translators.summary():
@@ -310,9 +310,9 @@ def _write(
     rows: Sequence[SystemRow],
     planned: _Planned,
 ) -> tuple[Report, list[Part]]:
-    """Write the report, with the grid of styles if it is wanted; return it and its details.
+    """Write the report, with the grid of styles if configured; return it and its details.
 
-    Details are the parts that one row, the grid and a submission add to the report's own.
+    Details are the parts that a single row, the grid and a submission add to the report's own.
     """
     parts = report_parts(report, wide=True)
     tables = report_tables(report, wide=True)
@@ -339,21 +339,21 @@ def _write(
 
 
 def nothing_ran(not_run: Sequence[NotRun], out: Path) -> UserError:
-    """Describe an evaluation without a row by the first that did not run."""
+    """Make the error of an evaluation without a row; it names the first row that failed."""
     first = not_run[0]
     more = f" ({len(not_run)} rows did not run: {out}/report.md)" if len(not_run) > 1 else ""
     return UserError(f"nothing ran: {first.system}: {first.reason}; {first.advice}{more}")
 
 
 def _training(checkpoints: Sequence[str]) -> TrainingReport | None:
-    """Return the training that the report of the one training run's folder describes."""
+    """Return the training from the report of a single run's folder; None if there is none."""
     if len(checkpoints) != 1:
         return None
     folder = Path(checkpoints[0])
     try:
         return Report.read(folder).training if (folder / RUN_FILE).is_file() else None
     except InputError:
-        return None  # it has not ended, or an older version wrote it
+        return None  # the run has not ended, or an older version wrote it
 
 
 def _make_report(
@@ -364,7 +364,7 @@ def _make_report(
     name: str | None = None,
     program: str = "",
 ) -> Report:
-    """Collect rows; at the report's top are the scores of the only one, or the chosen one."""
+    """Make the report of all rows; its own scores are those of the only row or the chosen one."""
     dataset = runner.reported
     on_chosen = [row for row in rows if row.plan.is_chosen]
     main = _main_row(rows, on_chosen, not_run)
@@ -372,7 +372,7 @@ def _make_report(
     whole = {row.name: row.whole for row in rows}
     report = with_shared_note(report, [*whole])
     report = with_missing_notes(report, whole, dataset)
-    # First stages are asked for more than any metric needs; later ones may cut the lists.
+    # First stages return more sources than any metric needs; later ones may cut the lists.
     with_stages = scored_rows([row for row in rows if row.plan.system.stages])
     report = with_depth_notes(report, with_stages, dataset)
     details = []
@@ -398,7 +398,7 @@ def _main_row(
     on_chosen: Sequence[SystemRow],
     not_run: Sequence[NotRun],
 ) -> str | None:
-    """Name the only row, or the chosen checkpoint's own; None if there is none, or several."""
+    """Return the name of the only row, or of the chosen checkpoint; None if there is neither."""
     if len(rows) == 1 and not not_run:
         return rows[0].name
     own = []

@@ -12,7 +12,7 @@ from claim2source.evaluation.rows import FIRST_STAGE
 from claim2source.metrics.families import family_table, tests_parts
 from claim2source.search.choose import SEEN, UNSEEN
 
-# Systems of the report beside a re-ranker's first stage.
+# Systems of the report, besides a re-ranker's first stage.
 STEP_0, CHOSEN = "step 0", "chosen"
 ZERO_SHOT = "zero-shot re-ranker"
 
@@ -28,8 +28,8 @@ def scores_by_split(entry: Epoch) -> dict[str, Table]:
 def training_tables(report: Report, training: TrainingReport) -> dict[str, TextTable]:
     """Tabulate all scores on val after every epoch, and those on the report split, for W&B.
 
-    Each has a row for each language and `macro`, and all metrics. If val has both parts, each
-    has a table like that of all of val.
+    Each table has all metrics, with a row for each language and `macro`. If val has both parts,
+    each part has a table too.
     """
     metrics = list(report.systems[STEP_0].macro)
     tables: dict[str, TextTable] = {}
@@ -73,9 +73,9 @@ def run_scores(report: Report) -> dict[str, TextTable]:
 
 
 def history_table(report: Report, training: TrainingReport) -> TextTable:
-    """Tabulate what was before training and each epoch: MRR@5 on val, and as reported.
+    """Tabulate the model before training and each epoch: MRR@5 on val and on the report split.
 
-    Nothing was chosen on the report split; only the run's choice is scored there.
+    Only the run's choice is scored on the report split: nothing was chosen there.
     """
     first = report.systems.get(FIRST_STAGE)
     history = training.history
@@ -125,8 +125,8 @@ def training_parts(report: Report, training: TrainingReport) -> list[Part]:
         lengths.append(report.systems[name].settings.get("max_length"))
     if lengths[0] != lengths[1]:
         parts.append(
-            f"Step 0 is read at {lengths[0]} tokens, all that the model takes, the chosen epoch "
-            f"at {lengths[1]} (model.max_length)"
+            f"Step 0 uses {lengths[0]} tokens, the model's maximum; the chosen epoch uses "
+            f"{lengths[1]} (model.max_length)"
         )
     notes = choice_notes(training.choice) if training.choice is not None else []
     if notes:
@@ -135,7 +135,7 @@ def training_parts(report: Report, training: TrainingReport) -> list[Part]:
         parts.append(f"{training.skipped_steps} steps were skipped: loss or gradient not finite")
     if training.chosen_epoch == 0:
         parts.append(
-            "!!! No epoch was better on val than the model before training: step 0 is chosen.\n"
+            "!!! No epoch was better on val than the model before training; step 0 was chosen.\n"
             "!!! The training did not help; see the history in report.json."
         )
     return parts

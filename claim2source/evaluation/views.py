@@ -67,7 +67,7 @@ def _macro_cells(
 
 
 def interval_parts(report: Report) -> list[Part]:
-    """State how intervals were drawn, with those by language if there are several."""
+    """Note how intervals were drawn; list those by language if there are several."""
     scored = [system for system in report.scored if system.intervals is not None]
     if not scored or scored[0].intervals is None:
         return []
@@ -124,7 +124,7 @@ def _choice_line(choice: Choice) -> str:
 def _tried_tables(
     choices_by_name: Sequence[tuple[str, Sequence[Choice]]],
 ) -> dict[str, TextTable | None]:
-    """Tabulate what was compared for every choice; a choice of two systems has one table."""
+    """Tabulate the alternatives of every choice; a choice that two systems share has one table."""
     tables: dict[str, TextTable | None] = {}
     tabulated: list[Choice] = []
     for name, choices in choices_by_name:
@@ -141,7 +141,7 @@ def _tried_tables(
 def report_parts(report: Report, wide: bool = False) -> list[Part]:
     """Describe a report: scores, choices, notes, rows not run, tests, published numbers.
 
-    `wide` has a row for each system, for tables of many; else a row for each language too.
+    With `wide` there is one row per system; else there is one per system and language.
     """
     table = _scores(report, wide)
     parts: list[Part] = [] if table is None else [table]
@@ -155,9 +155,9 @@ def _scores(report: Report, wide: bool) -> TextTable | None:
 
 
 def remaining_parts(
-    report: Report, chosen_on: str = "claims that nothing is reported on"
+    report: Report, chosen_on: str = "claims that are not reported on"
 ) -> list[Part]:
-    """Describe what comes below a report's scores: choices, notes, rows not run, tests."""
+    """List the parts below a report's scores: choices, notes, rows not run, tests."""
     parts = [*choices_parts(report, chosen_on), *report.notes]
     twins = report.twins_table
     not_run = report.not_run_table()
@@ -169,7 +169,7 @@ def remaining_parts(
 
 
 def report_tables(report: Report, wide: bool = False) -> dict[str, Any]:
-    """Name the tables of a report, for W&B."""
+    """Return the tables of a report by name, for W&B."""
     intervals = [part for part in interval_parts(report) if isinstance(part, TextTable)]
     tables = {
         "scores": _scores(report, wide),
@@ -187,7 +187,7 @@ def report_tables(report: Report, wide: bool = False) -> dict[str, Any]:
 
 
 def write_report(report: Report, folder: Path, heading: str, parts: Sequence[Part]) -> None:
-    """Write `report.md` of the parts, then `report.json`: all that it names lies there then."""
+    """Write `report.md`, then `report.json`, so that all files it names exist."""
     write_markdown(folder, heading, parts)
     report.write(folder)
 

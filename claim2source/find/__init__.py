@@ -1,1 +1,1 @@
-"""Answer posts by the papers of an index."""
+"""Find the papers of an index that posts mean."""

@@ -1,7 +1,7 @@
-"""Determine how probably a post's paper is in an index, by the scores of the index's lists.
+"""Estimate the probability that a post's paper is in an index, from the scores of its lists.
 
-A logistic model reads the sorted scores of every list (Gisserot-Boukhlef et al., 2024), the margin
-of its first paper, and whether two lists agree on it.
+The features of a logistic model are the sorted scores of every list (Gisserot-Boukhlef et al.,
+2024), the margin of its first paper, and whether two lists agree on it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from claim2source.text.language import READ
 
 LEXICAL, DENSE, FUSED = "lexical", "dense", "fused"
 DEEPEST = 100
-# Probability from which a paper counts as found, where nothing else was fitted.
+# Probability from which a paper counts as found, unless another is fitted.
 SURE = 0.7
 
 
 @dataclass(frozen=True)
 class Design:
-    """Name the features: the first `scores` scores of each of `stages`, margins, agreements.
+    """Set the features: the first `scores` scores of each of `stages`, margins, agreements.
 
-    `usual` adds how usual the first score of the stage `of_usual` is: its place among these
-    scores, which posts of other topics got. `shape` has the shape of the lexical and the dense
-    list instead, which another collection or encoder's scale does not change.
+    `usual` adds the rank of the first score of the stage `of_usual` among these scores of posts of
+    other topics. `shape` replaces all by the shape of the lexical and the dense list, which does
+    not depend on the collection or the encoder's scale.
     """
 
     stages: tuple[str, ...]
@@ -76,10 +76,10 @@ class Design:
         stages: Mapping[str, Result],
         foreign: Collection[str] = (),
     ) -> np.ndarray:
-        """Describe claims by the results of stages, [claims, features] float64.
+        """Compute the features of claims from the results of stages, [claims, features] float64.
 
-        A short list's last score replaces what it lacks, 0 for an empty one's; a list that has no
-        shape gives NaN. `foreign` claims are in another language than the papers.
+        Short lists are padded with their last score, empty ones with 0; a list without a shape
+        has NaN. `foreign` claims are in another language than the papers.
         """
         if self.shape:
             return shape_features(claim_ids, stages[LEXICAL].run, stages[DENSE].run, foreign)
@@ -104,10 +104,10 @@ class Design:
 
 @dataclass(frozen=True)
 class Tenth:
-    """Count held-out answers whose probability was in one tenth, from 0 to 0.1 and so on.
+    """Counts of held-out answers with a probability in one tenth, from 0 to 0.1 and so on.
 
-    `share` is their mean probability; of `answers` the paper was there for `here`, and first in
-    the ranking for `first`.
+    `share` is their mean probability. Of `answers`, `here` have their paper in the index, and
+    `first` have it at rank 1.
     """
 
     answers: int = 0
@@ -118,13 +118,13 @@ class Tenth:
 
 @dataclass(frozen=True)
 class AbstainModel:
-    """Fitted logistic model; it is a small JSON file.
+    """Fitted logistic model, in a small JSON file.
 
-    `mean`, `scale` and `weights` are by feature of `design`, named in `features`. A claim whose
-    probability is below `threshold` is marked, and counts as found from `sure`. `fitted` says on
-    what, for who reads the file, `papers` how many the index had. `topic` tells posts of any of
-    the topics from those of others. `tenths` measure it on papers that it was not fitted on.
-    A `shared` one was fitted on other collections, for posts in these `languages` (none: all).
+    `mean`, `scale` and `weights` are by feature of `design`, named in `features`. A probability
+    below `threshold` means "not here", one from `sure` up "found". `fitted` describes the fitting
+    data for readers of the file, `papers` is the size of the index. `topic` is the model that
+    detects posts of other topics. `tenths` are measured on papers that it was not fitted on. A
+    `shared` model was fitted on other collections, for posts in `languages` (none: all).
     """
 
     design: Design
@@ -151,7 +151,7 @@ class AbstainModel:
         if not len(self.mean) == len(self.scale) == len(self.weights) == len(self.features):
             raise ValueError("mean, scale and weights must have a number for each feature")
         if not min(self.scale) > 0 or not 0 <= self.threshold <= 1 or self.sure < 0:
-            raise ValueError("scale must be above 0, and threshold from 0 to 1")
+            raise ValueError("scale must be greater than 0, and threshold from 0 to 1")
 
     def probabilities(self, features: np.ndarray) -> np.ndarray:
         """Return the probability by claim that its paper is among the sources, [claims]."""
@@ -169,8 +169,8 @@ class AbstainModel:
     ) -> np.ndarray:
         """Return the probability that each claim's paper is in the pool, [claims].
 
-        It is that of being of these topics at all, times that of the paper if it is; NaN if the
-        lists have too few papers for a shape.
+        It is the probability of the index's topics times that of the paper given the topic; NaN if
+        the lists have too few papers for a shape.
         """
         features = self.design.features(claim_ids, stages, foreign)
         probabilities = self.probabilities(features)
@@ -196,7 +196,7 @@ class AbstainModel:
 
 
 def index_stages(results: SearchResults) -> dict[str, Result]:
-    """Name an index's rankings, fused with the default weights, as deep as abstention reads."""
+    """Return an index's rankings by name, with default fusion weights, to abstention's depth."""
     lexical = results.lexical.top(DEEPEST)
     dense = results.dense.top(DEEPEST)
     fused = fuse(lexical, dense, FusionConfig(), k=DEEPEST, alphas=results.alphas)
@@ -204,12 +204,12 @@ def index_stages(results: SearchResults) -> dict[str, Result]:
 
 
 def candidate_languages(engine: Engine) -> tuple[str, ...]:
-    """List the languages among which a short post's is decided, the papers' first."""
+    """List the candidate languages of a short post, the papers' first."""
     return tuple(dict.fromkeys((engine.manifest.bm25.language, *READ)))
 
 
 def foreign_ids(claims: Iterable[Claim], engine: Engine) -> frozenset[str]:
-    """Collect the claims in another language than the index's, without a translation."""
+    """Return the claims in another language than the index's, without a translation."""
     language = engine.manifest.bm25.language
     return frozenset(c.id for c in claims if c.lang != language and not c.translation)
 
@@ -222,7 +222,7 @@ def has_own_model(manifest: IndexManifest) -> bool:
 def read_abstention(engine: Engine) -> AbstainModel | None:
     """Read the model of abstention that is fitted to an index; None if there is none.
 
-    Raises `InputError` if the manifest has something else.
+    Raises `InputError` if the manifest's entry is invalid.
     """
     values = engine.manifest.abstain
     if values is None:
@@ -240,7 +240,7 @@ def read_abstention(engine: Engine) -> AbstainModel | None:
 def fit(design: Design, features: np.ndarray, present: np.ndarray, penalty: float) -> AbstainModel:
     """Fit a logistic model with a ridge penalty to standardised features [claims, features].
 
-    `present` [claims] bool is what it predicts. Raises ValueError if it is all one.
+    `present` [claims] bool is the target. Raises ValueError if all its values are equal.
     """
     from scipy.optimize import minimize
 
@@ -256,7 +256,7 @@ def fit(design: Design, features: np.ndarray, present: np.ndarray, penalty: floa
 
     def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
         odds = inputs @ weights
-        ridge = penalty * np.append(weights[:-1], 0)  # none on the bias
+        ridge = penalty * np.append(weights[:-1], 0)  # no penalty on the bias
         value = np.logaddexp(0, odds).sum() - odds @ target + ridge @ weights / 2
         shares = 0.5 * (1 + np.tanh(odds / 2))
         gradient = inputs.T @ (shares - target) + ridge
@@ -278,7 +278,7 @@ def fit(design: Design, features: np.ndarray, present: np.ndarray, penalty: floa
 def reliability_tenths(
     shares: np.ndarray, present: np.ndarray, first: np.ndarray
 ) -> tuple[Tenth, ...]:
-    """Divide answers into tenths of their probability; all arguments are by answer."""
+    """Count answers by tenths of their probability; all arguments are by answer."""
     tenth = np.minimum((np.asarray(shares) * 10).astype(int), 9)
     tenths = []
     for number in range(10):
@@ -292,7 +292,7 @@ def reliability_tenths(
 
 
 def _agreements(run: Run, other_run: Run, claim_ids: Sequence[str]) -> np.ndarray:
-    """Tell for each claim whether two runs have the same first source: 1.0 or 0.0, [claims]."""
+    """Return 1.0 for each claim with the same first source in two runs, else 0.0, [claims]."""
     agreements = np.zeros(len(claim_ids))
     for row, claim in enumerate(claim_ids):
         agreements[row] = run.sources(claim, 1) == other_run.sources(claim, 1)
@@ -304,7 +304,7 @@ def _sorted_scores(run: Run, claim_ids: Sequence[str], depth: int) -> tuple[np.n
     scores = np.zeros((len(claim_ids), depth))
     margins = np.zeros(len(claim_ids))
     for row, claim in enumerate(claim_ids):
-        # How deep a list is depends on what else is run: no feature may.
+        # The depth of a list depends on other settings, so no feature may depend on it.
         rows = run.rows(claim)
         listed = run.scores[rows][:DEEPEST].astype(np.float64)
         if not len(listed):

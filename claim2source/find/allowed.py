@@ -1,7 +1,7 @@
-"""Remember which translators of indexes may run here: a copied index brings its maker's.
+"""Remember which translators of indexes may run here: a copied index names its maker's.
 
-An index's manifest may name a program or a server. It is used only where `index --translator` was
-called by the same user; elsewhere `--translator` names it anew.
+An index's manifest may name a program or a server. It is used only if the same user set it with
+`index --translator` on this machine; otherwise users name it again with `--translator`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FILE = "translators.txt"
 
 
 def allowed_file() -> Path:
-    """Return the user's file of allowed translators, a hash a line."""
+    """Return the user's file of allowed translators, one hash per line."""
     folder = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(folder) / "claim2source" / FILE
 
@@ -38,7 +38,7 @@ def require_allowed(config: TranslatorConfig, location: str) -> None:
     named = [*config.program, config.llm.model and config.llm.url, config.seq2seq.name]
     raise UserError(
         f"{location}: the index names a translator that was not allowed here: "
-        f"{', '.join(filter(None, named))}; name it by --translator, or give --no_translate"
+        f"{', '.join(filter(None, named))}; set it with --translator, or use --no_translate"
     )
 
 

@@ -1,7 +1,7 @@
 """Write answers for people, programs, spreadsheets and reference managers.
 
-Posts and papers are anybody's text: nothing in them steers a terminal, becomes a spreadsheet's
-formula, or leaves its field.
+Posts and papers are untrusted text: it cannot control a terminal, become a spreadsheet formula, or
+break out of its field.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ COLUMNS = (
     "post rank id title authors venue date doi link score abstained present sentence post_sentence "
     "reasoning verdict retracted words version model searched untranslated"
 ).split()
-# One more, of several indexes: the name of the paper's.
+# One more column for several indexes: the name of the paper's index.
 INDEX_COLUMN = "index"
-NOT_JUDGED_LINE = "Not judged: these are the nearest papers; none of them need be the right one."
+NOT_JUDGED_LINE = "Not judged: these are the nearest papers; the right one may not be among them."
 _AUTHORS = 3
-# Words of an abstract that head a paper without a title.
+# Words of the abstract that replace a missing title.
 _HEADING = 12
-# Names of scores, and what may be compared between posts.
+# Names of scores, and which scores are comparable between posts.
 _SCORES = {
     **dict.fromkeys(("lexical", "bm25"), "BM25"),
     "dense": "similarity",
@@ -40,7 +40,7 @@ ABOUT_SCORES = (
     "BM25 and similarity can be compared between posts; the fused score cannot, since it scales "
     "both within one post's list."
 )
-# What a spreadsheet may take for a formula.
+# Characters that begin a formula in spreadsheets.
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _INNER_FORMULA = re.compile(rf"([;,\t\n] *)(?=[{re.escape(''.join(_FORMULA))}][^;,\t\n]*[(|!])")
 _NUMBER = re.compile(r"[+-]?[0-9]+([.,][0-9]+)*%?")
@@ -56,7 +56,7 @@ _TEX = {
 
 
 def json_rows(answer: Answer) -> list[dict[str, object]]:
-    """Write an answer as JSON values: one object for each paper, also if it abstains."""
+    """Return an answer as JSON values: one object for each paper, even if it abstains."""
     return [_json_row(answer, match) for match in answer.matches]
 
 
@@ -66,7 +66,7 @@ def _json_row(answer: Answer, match: Match) -> dict[str, object]:
     score: float | None = match.score
     parts = dict(match.parts)
     if answer.verdict == NOT_JUDGED:
-        # Scaled within the list, the first paper's is near 1 whatever the post is about.
+        # Scaled within the list: the first paper's is near 1 for any post.
         score = None
         parts.pop(FUSED, None)
     return {
@@ -107,7 +107,7 @@ def _index_state(state: IndexState | None) -> dict[str, object] | None:
 def blocks(answers: Iterable[Answer], form: str, *, several: bool = False) -> Iterator[str]:
     """Write answers one by one as `text`, `json` or `csv`, or all at once as `bibtex`.
 
-    `several` tells that there may be more than one.
+    `several`: whether there may be more than one answer.
     """
     if form == "bibtex":
         yield as_bibtex(answers)
@@ -137,7 +137,7 @@ def as_csv(answer: Answer, header: bool) -> str:
 
 
 def table_values(paper: Mapping[str, object]) -> dict[str, object]:
-    """Write the values of a paper's JSON for a table: lists and objects as texts."""
+    """Convert the values of a paper's JSON for a table: lists and objects become text."""
     values = dict(paper)
     words, index = paper.get("words"), paper.get("index")
     values["authors"] = _joined(paper.get("authors"))
@@ -153,7 +153,7 @@ def _joined(names: object) -> str:
 
 
 def result_cell(value: object) -> object:
-    """Write a value of an answer for CSV: a text on one line, and never a formula."""
+    """Convert a value of an answer for CSV: text is on one line and never a formula."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -164,10 +164,10 @@ def result_cell(value: object) -> object:
 
 
 def safe_cell(text: str) -> str:
-    """Put ' in front of what a spreadsheet would run as a formula; numbers stay as they are.
+    """Put ' in front of text that a spreadsheet would run as a formula; numbers are unchanged.
 
-    One that is set to another separator than the file's divides a text at its own, and at line
-    breaks: there, too, nothing begins that calls a function or names another program.
+    A spreadsheet with another separator than the file's splits text there and at line breaks, so
+    formulas after these are escaped, too.
     """
     safe = _INNER_FORMULA.sub(r"\1'", text)
     is_formula = safe.lstrip().startswith(_FORMULA)
@@ -181,7 +181,7 @@ def as_bibtex(answers: Iterable[Answer]) -> str:
     papers: dict[tuple[str, str], Paper] = {}
     verdicts: list[str] = []
     for answer in answers:
-        # BibTeX would read an entry after a sign @.
+        # BibTeX would parse an entry after @.
         post = printable_line(answer.post.id).replace("@", " ")
         verdicts.append(f"% post {post}: {answer.verdict}")
         for match in answer.matches:
@@ -223,7 +223,7 @@ def _tex(text: str) -> str:
 
 
 def heading(paper: Paper) -> str:
-    """Head a paper by its title, else by the first words of its abstract, else by its id."""
+    """Return a paper's title, else the first words of its abstract, else its id."""
     source = paper.source
     if source.title:
         return without_emails(source.title)
@@ -234,7 +234,7 @@ def heading(paper: Paper) -> str:
 
 
 def about(paper: Paper) -> list[str]:
-    """List first authors, venue and date of a paper, of those that are known."""
+    """List the known ones of a paper's first authors, venue and date."""
     names = author_names(paper)
     people = ", ".join(names[:_AUTHORS])
     if len(names) > _AUTHORS:
@@ -243,7 +243,7 @@ def about(paper: Paper) -> list[str]:
 
 
 def author_names(paper: Paper) -> list[str]:
-    """List a paper's authors, without addresses of e-mail: an older index may have some."""
+    """List a paper's authors without e-mail addresses, which an older index may have."""
     names = [without_emails(name).strip(" ,;") for name in paper.source.authors]
     return [name for name in names if name]
 
@@ -256,11 +256,11 @@ def retraction(paper: Paper) -> str:
 
 
 def headline(answer: Answer) -> str:
-    """Write in one sentence whether the paper was found."""
+    """Return a sentence on whether the paper was found."""
     if not answer.matches:
         if answer.of is not None and answer.of.version == NEW:
-            return f"Version {NEW} of the index holds no paper yet: its making had not ended."
-        return "The index holds no paper to choose from."
+            return f"Version {NEW} of the index has no papers yet: it was not complete."
+        return "The index has no papers to choose from."
     if answer.present is None:
         return NOT_JUDGED_LINE
     share = f"{answer.present:.0%} that it is here".replace("%", " %")
@@ -272,7 +272,7 @@ def headline(answer: Answer) -> str:
 
 
 def next_step(answer: Answer) -> str:
-    """Write what a reader does next, by the verdict."""
+    """Return what to do next, by the verdict."""
     if not answer.matches:
         return "Next: loosen the filters, or add papers to the index."
     return {
@@ -292,26 +292,26 @@ def next_step(answer: Answer) -> str:
 
 
 def notes(answer: Answer) -> list[str]:
-    """List how far an answer can be trusted: as measured, and reasons for less."""
-    notices = [f"Not searched, since it cannot be read: index {name}." for name in answer.lost]
+    """List notes on how far to trust an answer: measured rates, and reasons for less."""
+    notices = [f"Not searched, because it cannot be read: index {name}." for name in answer.lost]
     notices += answer.warnings
     if answer.untranslated:
-        notices.append("The translator failed: the post was searched as it is written.")
+        notices.append("The translator failed: the original post was searched.")
     if answer.unencoded:
         notices.append(
-            "The papers could not be encoded: words alone ranked them, and nothing judged them."
+            "The papers could not be encoded: they were ranked only by words, and not judged."
         )
     elif answer.matches and answer.present is None and answer.unjudged:
         notices.append(f"{answer.unjudged}.")
     elif answer.matches and answer.present is None and answer.indexes:
         notices.append(
-            "The indexes have no abstention in common: scores say which paper is nearer, not how "
+            "The indexes have no common abstention: scores show which paper is nearer, not how "
             "probable it is."
         )
     elif answer.matches and answer.present is None:
         notices.append(
             "No abstention is fitted to this index (claim2source index --claims DATASET): scores "
-            "say which paper is nearer, not how probable it is."
+            "show which paper is nearer, not how probable it is."
         )
     if answer.matches and answer.measured is not None:
         measured = answer.measured
@@ -332,7 +332,7 @@ def _percent(part: int, total: int) -> str:
 
 
 def matching_words(match: Match) -> str:
-    """Write the words of the post that match, and the paper's if they are others."""
+    """Return the post's words that match, and the paper's if they differ."""
     post_words, paper_words = match.words
     post = ", ".join(post_words)
     if not post:
@@ -345,7 +345,7 @@ def matching_words(match: Match) -> str:
 
 
 def format_scores(match: Match, verdict: Verdict) -> str:
-    """Write a paper's scores; the fused one, scaled within the list, only of a judged answer."""
+    """Return a paper's scores; the fused score, scaled within the list, only if judged."""
     scores = []
     for name, score in match.parts.items():
         if name == FUSED and verdict == NOT_JUDGED:
@@ -356,7 +356,7 @@ def format_scores(match: Match, verdict: Verdict) -> str:
 
 
 def as_text(answer: Answer, several: bool = False) -> str:
-    """Write an answer for people; of `several` posts each has its id in front."""
+    """Format an answer for people; with `several` posts it begins with the post's id."""
     lines = [f"post {answer.post.id}:"] if several else []
     lines += [f"The post links to {link}" for link in answer.post.links]
     lines += [headline(answer), *notes(answer)]

@@ -1,4 +1,4 @@
-"""Answer the posts of a file: every record has its outcome, also one that cannot be answered."""
+"""Answer the posts of a file; every record has an outcome, even one without an answer."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Outcome:
-    """Papers for a record of a file, as JSON has them, or the reason that it has no answer.
+    """Papers for a record of a file as JSON values, or the reason why it has no answer.
 
-    `verdict` is "" for one without an answer.
+    `verdict` is "" without an answer.
     """
 
     post: str
@@ -43,10 +43,10 @@ class Outcome:
 
 @dataclass
 class PostsToAnswer:
-    """Read the records of a file as often as it is asked for; a pipe's are kept in memory.
+    """Records of a file, which can be iterated repeatedly; a pipe's are kept in memory.
 
-    `posts`, `left_out` and `columns` are counted and named by a first reading, which finds what is
-    wrong in the file; `hash` tells whether two files hold the same.
+    A first pass checks the file and sets `posts`, `left_out` and `columns`. `hash` identifies the
+    content.
     """
 
     path: Path
@@ -71,32 +71,32 @@ class PostsToAnswer:
         self.hash = digest.hexdigest()
 
     def records(self) -> Iterator[PostRecord]:
-        """Yield all records, from the first one on."""
+        """Yield all records from the beginning."""
         if self._kept is not None:
             return iter(self._kept)
         return PostFile(self.path, self.names).records()
 
     def to_answer(self) -> Iterator[Post]:
-        """Yield the posts, without the records that are left out."""
+        """Yield the posts, without the omitted records."""
         for record in self.records():
             if record.post is not None:
                 yield record.post
 
     def with_outcomes(self, outcomes: Iterator[Outcome]) -> Iterator[tuple[PostRecord, Outcome]]:
-        """Give each record its outcome; `outcomes` are those of the posts, in order."""
+        """Yield each record with its outcome; `outcomes` are those of the posts, in order."""
         for record in self.records():
             if record.post is None:
                 yield record, Outcome(record.id, record.text, record.left_out)
                 continue
             outcome = next(outcomes, None)
             if outcome is None or outcome.post != record.id:
-                raise InputError(self.path, reason="has changed while its posts were answered")
+                raise InputError(self.path, reason="was changed while its posts were answered")
             yield record, outcome
 
 
 @dataclass(frozen=True)
 class Asking:
-    """Set how posts are asked: papers for each, which of them count, their language."""
+    """Settings of the search: papers per post, their filter, the posts' language."""
 
     k: int
     where: Where
@@ -104,7 +104,7 @@ class Asking:
     fetcher: Fetcher | None = None
 
     def require_post(self, posts: PostsToAnswer) -> None:
-        """Raise `UserError` if every post is an address, and none is fetched."""
+        """Raise `UserError` if every post is an address, and fetching is off."""
         if self.fetcher is not None:
             return
         first: UserError | None = None
@@ -119,9 +119,9 @@ class Asking:
             raise first
 
     def answers(self, finder: Finder, posts: Iterator[Post]) -> Iterator[list[Outcome]]:
-        """Answer a few posts at a time, in order; one that cannot be has the reason.
+        """Answer a few posts at a time, in order; a failed post has the reason.
 
-        Raises the first error if none of several posts can be searched.
+        Raises the first error if all of several posts fail.
         """
         has_answer = False
         for part in batches(posts, MAX_BATCH):
@@ -138,12 +138,12 @@ class Asking:
             yield [outcomes[post.id] for post in part]
 
     def _read(self, post: Post) -> Post:
-        """Return a post with its language, or the one at its address. Raises `UserError`."""
+        """Return a post with its language, fetched if it is an address. Raises `UserError`."""
         read = resolved(post, self.fetcher)
         return replace(read, lang=self.lang) if self.lang else read
 
     def _search(self, finder: Finder, posts: Sequence[Post], has_answer: bool) -> list[Outcome]:
-        """Search posts together, or if that fails one by one; `has_answer`: others had one."""
+        """Search posts together, or one by one if that fails; `has_answer`: others succeeded."""
         try:
             return self._find(finder, posts)
         except Exception as error:
@@ -178,7 +178,7 @@ def _failed(post: Post, error: Exception) -> Outcome:
 def answer_all(
     finder: Finder, posts: PostsToAnswer, asking: Asking, progress: Progress
 ) -> Iterator[Outcome]:
-    """Answer every post of a file, one after the other."""
+    """Answer every post of a file in order."""
     for outcomes in asking.answers(finder, posts.to_answer()):
         yield from outcomes
         progress.update(len(outcomes))

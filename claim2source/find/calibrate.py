@@ -33,21 +33,21 @@ from claim2source.mining.near_duplicates import same_papers
 from claim2source.search.engine import Engine
 from claim2source.search.translator import Translators
 
-# More claims tell little more.
+# More claims change little.
 MAX_CLAIMS = 1_000
-# Posts of other topics.
+# Number of posts of other topics.
 FEWEST, MOST_ELSEWHERE = 150, 300
-# Probability below which a paper is not here; above, it is uncertain.
+# Probability below which a paper is "not here"; above, it is "uncertain".
 NOT_HERE = 0.3
-# Of the model of topics.
+# Penalty of the model of topics.
 PENALTY = 1.0
-# Of the model of papers: what is tried, on so many parts of the papers.
+# Settings to try for the model of papers, and the number of folds.
 FOLDS = 5
 SCORES = (1, 2, 5, 10)
 PENALTIES = (0.1, 1.0, 10.0, 100.0)
-# Share of words from which on titles or texts are those of one paper.
+# Share of common words from which two titles or texts belong to the same paper.
 _SIMILARITY = 0.9
-# By language, a kind of post a line: a sentence with gaps, and what stands in each of them.
+# By language, one kind of post per line: a sentence with gaps, and the fillers of each gap.
 _POSTS = {
     "en": """
 {} again in {} today, I am done with this weather | rain; snow; fog | London; Leeds; the valley
@@ -114,11 +114,10 @@ concours ! {} à gagner, {} | un téléphone; deux places | jusqu'à dimanche; s
 class Questions:
     """Index's answers to claims with and without their papers, and to other posts.
 
-    `parts` are the ids and the results by stage of each of the three, the last of which may be
-    absent. The second part has also the claims whose papers are not in the index. The arrays are
-    of all of them: `right` tells where the last stage's first source is a
-    gold one, `groups` number the groups of gold papers, and the kinds of other posts. `foreign`
-    are in another language than the index's.
+    `parts` are the ids and the results by stage of each of the three; the last may be absent. The
+    second part also has the claims whose papers are not in the index. The arrays cover all parts:
+    `right` is whether the last stage's first source is a gold; `groups` number the groups of gold
+    papers, and the kinds of other posts. `foreign` claims are in another language than the index.
     """
 
     parts: tuple[tuple[Sequence[str], Mapping[str, Result]], ...]
@@ -128,20 +127,20 @@ class Questions:
 
     @property
     def claims(self) -> int:
-        """Count the claims, each of them twice that has its papers in the index."""
+        """Count the claims; those with their papers in the index count twice."""
         return len(self.parts[0][0]) + len(self.parts[1][0])
 
     @property
     def present(self) -> np.ndarray:
-        """Locate the paper in the index."""
+        """Return whether each one's paper is in the index."""
         return np.arange(len(self.right)) < len(self.parts[0][0])
 
     def features(self, design: Design) -> np.ndarray:
-        """Describe all of them, [claims + posts, features]."""
+        """Compute the features of all, [claims + posts, features]."""
         return np.concatenate([design.features(*part, self.foreign) for part in self.parts])
 
     def shares(self, model: AbstainModel) -> np.ndarray:
-        """Return the probability of each that its paper is here, [claims + posts]."""
+        """Return the probability that each one's paper is here, [claims + posts]."""
         probabilities = model.probabilities(self.features(model.design))
         if model.topic is None:
             return probabilities
@@ -156,12 +155,12 @@ def paired(
 ) -> Questions:
     """Compare the first sources of claims, with and without their papers, with their golds.
 
-    `absent` has also the results of claims that are `missing` their papers.
+    `absent` also has the results of the claims in `missing`, whose papers are not in the index.
     """
     *_, last = stages.values()
     ids = [claim.id for claim in claims]
     without = ids + [claim.id for claim in missing]
-    # Without its papers no answer is right.
+    # Without a claim's papers no answer is right.
     right = np.zeros(len(ids) + len(without), bool)
     for row, claim in enumerate(claims):
         first = last.run.sources(claim.id, 1)
@@ -181,7 +180,7 @@ def gold_papers(dataset: Dataset) -> dict[str, frozenset[str]]:
     numbers = connected_groups(keys)
     members: dict[int, set[str]] = {}
     copies: dict[str, set[str]] = {}
-    for source, number in zip(ids, numbers, strict=False):  # then come those of the pairs
+    for source, number in zip(ids, numbers, strict=False):  # the rest belongs to the pairs
         copies[source] = members.setdefault(number, set())
         copies[source].add(source)
     papers = {}
@@ -193,9 +192,9 @@ def gold_papers(dataset: Dataset) -> dict[str, frozenset[str]]:
 
 
 def as_asked(engine: Engine, claims: Sequence[Claim], store: Store | None = None) -> list[Claim]:
-    """Give claims the translations that posts have: those by the index's translator, or none.
+    """Return claims with translations as posts have them: by the index's translator, or none.
 
-    The written translations of a data set would promise more than a post without one can have.
+    A data set's own translations would be too optimistic for posts without one.
     """
     config = engine.manifest.translator
     if config is None:
@@ -211,9 +210,10 @@ def as_asked(engine: Engine, claims: Sequence[Claim], store: Store | None = None
 def ask_index(
     engine: Engine, dataset: Dataset, seed: int = 13, missing: Sequence[Claim] = ()
 ) -> Questions:
-    """Ask an index the claims of a data set whose papers it has, without these, and other posts.
+    """Query an index with claims, with and without their papers, and with posts of other topics.
 
-    `missing` are claims whose papers it has not. Raises `UserError` if it has the papers of none.
+    `missing` are claims whose papers are not in the index. Raises `UserError` if the index has no
+    claim's papers.
     """
     claims = _indexed_claims(engine, dataset, seed)
     removed = gold_papers(dataset.with_claims(claims))
@@ -240,7 +240,7 @@ def ask_index(
 
 
 def _indexed_claims(engine: Engine, dataset: Dataset, seed: int) -> list[Claim]:
-    """List claims whose papers are all in the index, `MAX_CLAIMS` at most.
+    """List claims whose papers are all in the index, at most `MAX_CLAIMS`.
 
     Raises `UserError` if there are none.
     """
@@ -253,7 +253,7 @@ def _indexed_claims(engine: Engine, dataset: Dataset, seed: int) -> list[Claim]:
 
 
 def _sampled(claims: Sequence[Claim], seed: int) -> list[Claim]:
-    """Draw `MAX_CLAIMS` of the claims if there are more."""
+    """Draw `MAX_CLAIMS` claims if there are more."""
     if len(claims) <= MAX_CLAIMS:
         return list(claims)
     sample = np.random.default_rng(seed).choice(len(claims), MAX_CLAIMS, replace=False)
@@ -263,9 +263,9 @@ def _sampled(claims: Sequence[Claim], seed: int) -> list[Claim]:
 def posts_from_elsewhere(
     languages: Sequence[str], count: int, seed: int = 13
 ) -> tuple[list[Claim], np.ndarray]:
-    """Draw posts of other topics in those of the languages that are known, else in English.
+    """Draw posts of other topics in the supported ones of the languages, else in English.
 
-    Also return the kind of each, [posts]: posts of one kind differ in a few words.
+    Also return the kind of each, [posts]: posts of one kind differ only in a few words.
     """
     known = [language for language in languages if language in _POSTS]
     posts: list[Claim] = []
@@ -288,14 +288,14 @@ def posts_from_elsewhere(
 def choose_design(questions: Questions, seed: int = 13) -> tuple[Design, float]:
     """Choose the number of scores and the penalty on the claims of held-out papers.
 
-    The papers are dealt to five folds; of all settings the one with the smallest log loss on
-    the folds it was not fitted on is taken. Raises `UserError` with fewer papers than folds.
+    The papers are split into five folds; the setting with the smallest log loss on held-out folds
+    is chosen. Raises `UserError` if there are fewer papers than folds.
     """
     claims, stages = questions.claims, tuple(questions.parts[0][1])
     present, groups = questions.present[:claims], questions.groups[:claims]
     papers = len(np.unique(groups))
     if papers < FOLDS:
-        raise UserError(f"abstention is fitted on {FOLDS} papers at least; there are {papers}")
+        raise UserError(f"abstention needs claims of at least {FOLDS} papers; there are {papers}")
     fold = _deal_folds(groups, np.random.default_rng(seed))
     losses: dict[tuple[Design, float], float] = {}
     for scores in SCORES:
@@ -318,8 +318,8 @@ def calibrate(
 ) -> AbstainModel:
     """Fit abstention on the claims of a data set whose papers are in the index, and measure it.
 
-    `missing` are claims whose papers are not there. It is measured on papers, and on kinds of
-    other posts, that it was not fitted on. Raises `UserError` if there are too few.
+    `missing` are claims whose papers are not in the index. It is measured on papers, and on kinds
+    of other posts, that it was not fitted on. Raises `UserError` if there are too few papers.
     """
     questions = ask_index(engine, dataset, seed, missing)
     papers = engine.stats().papers
@@ -346,7 +346,7 @@ def calibrate(
 
 
 def reliability(engine: Engine, model: AbstainModel, dataset: Dataset) -> tuple[Tenth, ...]:
-    """Measure an index's abstention on the claims of a data set, asked with and without papers."""
+    """Measure an index's abstention on a data set's claims, with and without their papers."""
     questions = ask_index(engine, dataset)
     claims = questions.claims
     shares = questions.shares(model)[:claims]
@@ -356,7 +356,7 @@ def reliability(engine: Engine, model: AbstainModel, dataset: Dataset) -> tuple[
 
 
 def reliability_parts(title: str, tenths: Sequence[Tenth], model: AbstainModel) -> list[Part]:
-    """Tabulate the reliability on claims that `title` names, and that of the fitting."""
+    """Tabulate the reliability on the claims of `title`, and on held-out parts of the fitting."""
     parts: list[Part] = [
         f"{title}, each once with its papers in the index and once without them, by the "
         "probability that the paper is there:",
@@ -369,7 +369,7 @@ def reliability_parts(title: str, tenths: Sequence[Tenth], model: AbstainModel) 
 
 
 def reliability_table(tenths: Sequence[Tenth]) -> TextTable:
-    """Tabulate how often the paper was there, by tenths of the probability that it is."""
+    """Tabulate how often the paper was in the index, by tenths of the probability."""
     from scipy import stats
 
     rows: list[list[Cell]] = []
@@ -392,7 +392,7 @@ def reliability_table(tenths: Sequence[Tenth]) -> TextTable:
 
 
 def reliability_line(model: AbstainModel) -> str:
-    """Write how often the paper was in the index by verdict, over held-out claims."""
+    """Describe how often the paper was in the index by verdict, over held-out claims."""
     verdicts = {
         "not here": (0.0, model.threshold),
         "uncertain": (model.threshold, model.sure),
@@ -409,7 +409,7 @@ def reliability_line(model: AbstainModel) -> str:
 def _fit_model(
     questions: Questions, design: Design, penalty: float, rows: np.ndarray
 ) -> AbstainModel:
-    """Fit a model of the paper, times a model of the topic, to rows of the questions (bool)."""
+    """Fit a model of the paper and a model of the topic to the selected rows (bool)."""
     claims = questions.claims
     claim_rows, post_rows = rows[:claims], rows[claims:]
     features = questions.features(design)[:claims]
@@ -421,14 +421,14 @@ def _fit_model(
     usual: tuple[float, ...] = ()
     for post_id, is_fitted in zip(post_ids, post_rows, strict=True):
         if is_fitted:
-            # An index without vectors may list nothing.
+            # An index without vectors may return nothing.
             best = run.scores[run.rows(post_id)][:1]
             usual += (round(float(best.sum()), 6),)
     topic = Design((LEXICAL, DENSE), 1, of_usual=DENSE, usual=usual)
     topic_features = questions.features(topic)
     places = np.arange(len(rows))
     is_claim = places < claims
-    # A post whose paper is not there may be about anything.
+    # A post without its paper in the index may have any topic.
     known = rows & ((places < 2 * len(questions.parts[0][0])) | ~is_claim)
     topic_model = fit(topic, topic_features[known], is_claim[known], PENALTY)
     return replace(model, topic=topic_model)

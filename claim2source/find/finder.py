@@ -1,4 +1,4 @@
-"""Find the papers that posts may mean in an index: ranked, with reasons, or not here."""
+"""Find the papers of an index that posts may mean, ranked and with reasons."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 INDEX = "CLAIM2SOURCE_INDEX"
-# Posts that are searched and go through the stages at a time.
+# Posts that are searched and re-ranked at a time.
 MAX_BATCH = 64
-# What `on_part` is called with beside the names of stages.
+# Names that `on_part` is called with, besides the names of stages.
 TRANSLATION, SEARCH, SENTENCES = "translation", "search", "sentences"
-# Characters by which a language is detected.
+# Fewest characters for detecting a language.
 _SAMPLE = 5_000
 # Growth of an index after which its abstention is stale.
 GROWN = 2
@@ -73,10 +73,9 @@ class Match:
     """Paper that a post may mean.
 
     `score` is the last stage's, `parts` are the scores of every stage that ranks it. `sentence` is
-    the finding of its abstract that is nearest to the post, `post_sentence` the post's sentence
-    that is nearest to that one, "" if it has only one. `words` are words of the post, and those
-    of the paper that they match: of title, abstract, authors or venue. `of` is its index, if
-    several are asked.
+    the finding of its abstract nearest to the post, `post_sentence` the post's sentence nearest to
+    this finding, "" if the post has only one. `words` are words of the post and the matching words
+    of the paper's title, abstract, authors or venue. `of` is its index, if several are searched.
     """
 
     rank: int
@@ -91,9 +90,9 @@ class Match:
 
 @dataclass(frozen=True)
 class IndexState:
-    """Identify the state of an index that answered, and the settings: a search can be repeated.
+    """Identity of an index's state and of the settings, by which a search can be repeated.
 
-    `name` is "" if only one index was asked.
+    `name` is "" if only one index was searched.
     """
 
     version: int
@@ -104,18 +103,17 @@ class IndexState:
 
 @dataclass(frozen=True)
 class Answer:
-    """Papers for a post, and the verdict whether its own is among them.
+    """Papers for a post, and the verdict whether its own paper is among them.
 
-    `present` is the probability that its paper is in the index, None if nothing can tell.
-    `verdict` says "found", "uncertain" or "not here" by it, else "not judged"; `abstained` is
-    whether it is "not here", None if it was not judged. `measured` counts the held-out answers
-    of that verdict, and `warnings` say why this one deserves less trust. `reasoning` is a
-    verifier's. `searched` is the translation that was searched in place of the post, "" if the
-    post itself was, also since it is `untranslated`: the translator failed. It is `unencoded`
-    if the model of an index without vectors failed: words alone ranked the papers. `unjudged` is
-    the reason if a model judges the index, but not this post; `shared` if it is of other
-    collections. `indexes` are the names of several that were asked, and `lost` of those that
-    could not be read; each paper has its `of` then.
+    `present` is the probability that its paper is in the index, None if it is unknown. By it,
+    `verdict` is "found", "uncertain" or "not here", else "not judged"; `abstained` is whether it is
+    "not here", None if it was not judged. `measured` counts the held-out answers with this verdict;
+    `warnings` are reasons for less trust. `reasoning` is a verifier's. `searched` is the
+    translation that was used as the query, "" if it was the post itself. `untranslated`: whether
+    the translator failed. `unencoded`: whether the model of an index without vectors failed, so
+    that only words ranked the papers. `unjudged` is the reason why a model of the index did not
+    judge this post; `shared`: whether the model is of other collections. `indexes` are the names of
+    several searched indexes, `lost` those that could not be read; then each paper has its `of`.
     """
 
     post: Post
@@ -147,14 +145,13 @@ class Answer:
 
 
 class Finder:
-    """Find papers in an index, warm: the model is loaded once.
+    """Find papers in an index; the model is loaded only once.
 
-    `pipeline` is the system that is run on it: the index stands for its first stage, its stages
-    follow.
-    `threshold` replaces that of the model of abstention. `on_part` is called with the name of each
-    part of the work when it begins. Raises `UserError` if the pipeline's first stage is not the
-    index's. `translators` translate posts that have no translation. `unencoded` counts the posts
-    for which the model of an index without vectors failed, by reason.
+    `pipeline` is the system to run: the index replaces its first stage. `threshold` overrides that
+    of the model of abstention. `on_part` is called with the name of each part of the work when it
+    begins. `translators` translate posts that have no translation. `unencoded` counts the posts
+    for which the model of an index without vectors failed, by reason. Raises `UserError` if the
+    pipeline's first stage does not match the index.
     """
 
     def __init__(
@@ -180,20 +177,20 @@ class Finder:
         self._matching = MatchingWords(engine.manifest.post_terms)
         self._system: OpenedSystem | None = None
         if pipeline is not None:
-            # Its imports take longer than an answer without it.
+            # Its imports take longer than an answer.
             from claim2source.systems.opened import OpenedSystem
             from claim2source.systems.runtime import SystemRuntime
 
             runtime = SystemRuntime(store, device, progress)
             self._system = OpenedSystem(engine, pipeline, runtime)
         judges = self.abstain is not None
-        allowed = "none: no abstention is fitted to this index; index --claims DATASET does that"
+        allowed = "none: this index has no fitted abstention; fit it with index --claims DATASET"
         require(threshold is None or judges, "threshold", threshold, allowed)
         unbuilt = engine.stats().unbuilt
         if unbuilt or engine.manifest.stale or (engine.version == NEW and not engine.at):
             log.warning(
-                "%s: a run that writes it has not ended, %d papers are not built in: until then "
-                "answers differ",
+                "%s: an unfinished run has written %d papers that are not in its search structures "
+                "yet; answers may change",
                 *(engine.location, unbuilt),
             )
 
@@ -211,26 +208,26 @@ class Finder:
 
     @property
     def papers(self) -> int:
-        """Count the papers, as the last search saw them."""
+        """Return the number of papers at the last search."""
         return self.engine.manifest.papers
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Name the indexes, of several, that could not be read last."""
+        """Return the names of indexes that could not be read at the last search."""
         return self.engine.lost
 
     def warm_up(self) -> None:
-        """Load the model, and read the index."""
+        """Load the model and the index."""
         self.engine.search("a post", k=1)
 
     @property
     def untranslated(self) -> int:
-        """Count the posts so far that the translators failed for."""
+        """Return the number of posts so far that the translators failed for."""
         return 0 if self.translators is None else self.translators.failures.total()
 
     @property
     def abstain(self) -> AbstainModel | None:
-        """Read the model of abstention that was fitted to the index, as it is now."""
+        """Read the current model of abstention of the index."""
         fitted = self.engine.manifest.abstain
         if fitted is None:
             return None
@@ -241,14 +238,14 @@ class Finder:
     def find(self, posts: Sequence[Post], k: int = 10, where: Where | None = None) -> list[Answer]:
         """Find `k` papers for every post, in order.
 
-        A post with a date is only compared with papers published until then.
+        A post with a date is compared only with papers that were not published later.
         """
         return list(self.find_each(iter(posts), k, where))
 
     def find_each(
         self, posts: Iterator[Post], k: int = 10, where: Where | None = None
     ) -> Iterator[Answer]:
-        """Find papers for a few posts at a time: there may be more than fit into memory."""
+        """Find papers for a few posts at a time, because all may not fit into memory."""
         k = whole_number(k, "k")
         for part in batches(posts, MAX_BATCH):
             yield from self._find_together(part, k, where or Where())
@@ -284,7 +281,7 @@ class Finder:
         return answers
 
     def _search(self, claims: Sequence[Claim], k: int, where: Where) -> FoundPapers:
-        """Search the index, read the papers, and apply the stages."""
+        """Search the index, load the papers, and apply the stages."""
         sentences: dict[str, list[str]] = {}
         for claim in claims:
             if self.sentences:
@@ -306,12 +303,12 @@ class Finder:
         last = stages[-1][1].run
         listed = {}
         for claim in claims:
-            # Another process may have removed a paper meanwhile.
+            # Another process may have removed a paper in the meantime.
             listed[claim.id] = [key for key in last.sources(claim.id, k) if key in papers]
         return FoundPapers(results, stages, papers, listed, sentences, vectors)
 
     def _ranked_ids(self, claims: Sequence[Claim], results: SearchResults, k: int) -> list[str]:
-        """List the papers to read: those of the answers, and what stages or details may rank."""
+        """List the papers to load: those of the answers and those that stages or details rank."""
         ids: dict[str, None] = {}
         for claim in claims:
             if self._system is not None:
@@ -387,7 +384,7 @@ class Finder:
         )
 
     def _searched(self, claim: Claim) -> str:
-        """Return the translation that the search by terms reads; "" if it reads the post."""
+        """Return the translation that the term search uses; "" if it uses the post."""
         parts = claim_parts(claim, self.engine.manifest.post_terms.claims)
         if parts[-1].text == claim.text:
             return ""
@@ -398,7 +395,7 @@ class Finder:
         name = "" if manifest.model is None else manifest.model.name
         if claim.lang != "en" and not claim.translation and name in ENGLISH:
             yield (
-                f"The index's model reads English, and this post is in "
+                f"The index's model is for English, and this post is in "
                 f"{language_name(claim.lang)}: index with a multilingual model"
             )
         language = manifest.bm25.language
@@ -433,26 +430,26 @@ def _verifier_notes(by_stage: Sequence[tuple[str, Result]], claim: Claim) -> str
 
 @dataclass(frozen=True, kw_only=True)
 class FinderOptions(ModelOptions):
-    """Set the index that is searched, and the stages that follow it.
+    """Set the index to search, and the stages that follow it.
 
     Args:
         pipeline: YAML file of a system whose stages follow the index, which is its first stage.
-        system: which system of that file; none: the one that has stages.
-        threshold: probability that the paper is there below which it is none of these; none: as
-            it was fitted to the index.
-        model: the model that made the index, if it lies elsewhere now.
-        store: folder of the store, in which stages keep what they gave, and an index without
-            vectors those of the papers that it encoded; none: the program's.
-        device: none takes a GPU if there is one, but for one post of `find` NumPy if it can.
-        translator: what translates posts in other languages to English; none: the index's own.
-        llm: the language model of stages that name none.
+        system: name of a system in that file; none: the one that has stages.
+        threshold: probability below which an answer is "not here"; none: the value fitted to the
+            index.
+        model: folder of the index's model, if it has moved.
+        store: folder of the store of stages' results and, for an index without vectors, of
+            encoded papers; none: the program's.
+        device: none uses a GPU if there is one; for one post of `find` it uses NumPy if possible.
+        translator: translates posts in other languages to English; none: the index's own.
+        llm: the language model of stages that do not name one.
     """
 
     ONE_WORD: ClassVar = ("index",)
 
     index: list[str] = list_field(
         [],
-        help="folder or bucket of the index, repeated for several; none: CLAIM2SOURCE_INDEX",
+        help="folder or bucket of the index; several can be given; none: CLAIM2SOURCE_INDEX",
     )
     pipeline: Path | None = None
     system: str | None = None
@@ -483,9 +480,9 @@ class FinderOptions(ModelOptions):
         sentences: bool = True,
         one_post: bool = False,
     ) -> Finder:
-        """Make a finder of an opened index. Raises `UserError` if something does not fit.
+        """Make a finder of an opened index. Raises `UserError` if settings do not match the index.
 
-        For `one_post` the model runs in NumPy if it can: PyTorch takes longer to import.
+        For `one_post` the model runs in NumPy if possible, because PyTorch takes longer to import.
         """
         pipeline = None
         if self.pipeline is not None:
@@ -495,7 +492,7 @@ class FinderOptions(ModelOptions):
         engine.store = store
         engine.device = NUMPY if one_post and self.device is None else self.device
         if self.model is not None:
-            # Its settings are the index's.
+            # The index determines the model's settings.
             own = engine.manifest.model or ModelConfig()
             engine.load(ModelChanges(name=self.model).over(own))
         return Finder(
@@ -510,9 +507,9 @@ class FinderOptions(ModelOptions):
         )
 
     def open_translators(self, engine: Engine, store: Store | None) -> Translators | None:
-        """Open the translators that are named here, else the first ones that an index names.
+        """Open the configured translators, else the first ones that an index names.
 
-        Raises `UserError` for an index's own that runs what nobody allowed on this machine.
+        Raises `UserError` if an index's translator was not allowed on this machine.
         """
         config = self.translator
         for own in (engine, *engine.others):
@@ -524,14 +521,14 @@ class FinderOptions(ModelOptions):
 
 
 def post_language(post: Post, engine: Engine) -> str:
-    """Return a post's language, detected among those of the index if it is not known."""
+    """Return a post's language; if unknown, it is detected among those of the index."""
     if (language := primary_language(post.lang)) in CODES:
         return language
     return likeliest(post.text[:_SAMPLE], candidate_languages(engine))
 
 
 def with_index(words: Sequence[str]) -> list[str]:
-    """Name the index of the environment if the words name none."""
+    """Add the index of the environment if the arguments have none."""
     options = list(words)
     if not any(word.partition("=")[0] in ("--index", "--help", "--config") for word in words):
         options += [f"--index={os.environ[INDEX]}"] if os.environ.get(INDEX) else []

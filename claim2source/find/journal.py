@@ -1,4 +1,4 @@
-"""Keep the answers to a file of posts while they are made, so that a stopped run goes on."""
+"""Store the answers to a file of posts as they are made, so that a stopped run can resume."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _LINE = b'{"post": '
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """Keep the answers of a run that has not ended, in a file beside its output.
+    """Answers of an unfinished run, in a file next to its output.
 
-    It holds JSON lines, the first of which says what was asked: `asked` identifies input, index
-    and settings. The answers of a run that asked the same count, and `done` is their number; a
-    line that was not written whole is cut. Raises `InputError`, and leaves the file as it is, if
-    another run asked something else, another process has it, or it is damaged. `posts` are the ids
-    of the posts in order.
+    The file has JSON lines. The first one identifies the run: `asked` are hashes of input, index
+    and settings. If they match, the stored answers are used, and `done` is their number; an
+    incomplete last line is removed. Raises `InputError`, without changing the file, if the run is
+    another one, another process uses the file, or it is damaged. `posts` are the ids of the posts
+    in order.
     """
 
     def __init__(self, out: Path, asked: Mapping[str, object], posts: Iterator[str]) -> None:
@@ -47,7 +47,7 @@ class Journal(AbstractContextManager["Journal"]):
             raise
 
     def _open(self) -> BinaryIO:
-        # Neither a link nor a pipe, which somebody may have put there, is followed.
+        # A link or a pipe, which somebody may have placed there, is not followed.
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             file = open(os.open(self.path, flags, 0o666), "r+b")
@@ -69,7 +69,7 @@ class Journal(AbstractContextManager["Journal"]):
         return file
 
     def _go_on(self, posts: Iterator[str]) -> None:
-        """Count what an earlier run kept, and cut what it had not written whole."""
+        """Count the answers of an earlier run, and remove an incomplete last line."""
         header = self._file.readline()
         if not header.endswith(b"\n"):
             if not (header.startswith(_HEADER) or _HEADER.startswith(header)):
@@ -101,11 +101,11 @@ class Journal(AbstractContextManager["Journal"]):
         changed = [name for name, value in self._asked.items() if before.get(name) != value]
         if changed:
             names = " and ".join(changed)
-            reason = f"is of a run with another question, {names} changed"
+            reason = f"belongs to another run: {names} changed"
             raise InputError(self.path, reason=f"{reason}; remove it, or choose another --out")
 
     def _damaged(self, line: int) -> InputError:
-        reason = "is damaged, or not a file of find; remove it, or choose another --out"
+        reason = "is damaged or was not written by find; remove it, or choose another --out"
         return InputError(self.path, line, reason=reason)
 
     def _write(self, *values: object) -> None:
@@ -119,13 +119,13 @@ class Journal(AbstractContextManager["Journal"]):
         self.left_out += bool(outcome.left_out)
 
     def add(self, outcomes: Sequence[Outcome]) -> None:
-        """Keep some answers, on the disk before this returns."""
+        """Write some answers; they are on disk when this returns."""
         self._write(*map(asdict, outcomes))
         for outcome in outcomes:
             self._count(outcome)
 
     def outcomes(self) -> Iterator[Outcome]:
-        """Yield all answers that are kept. Raises `InputError` if they are changed meanwhile."""
+        """Yield all stored answers. Raises `InputError` if they change in the meantime."""
         with open(self.path, "rb") as file:
             file.readline()
             for number, line in enumerate(file, start=2):
@@ -138,12 +138,12 @@ class Journal(AbstractContextManager["Journal"]):
         self._file.close()
 
     def remove(self) -> None:
-        """Remove the file: its answers are in the output."""
+        """Remove the file, after its answers were written to the output."""
         self.path.unlink(missing_ok=True)
 
 
 def _json_object(line: bytes) -> dict[str, object]:
-    """Parse an object of JSON; return an empty one if it is none."""
+    """Parse a JSON object; return {} if it is invalid."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
@@ -167,7 +167,7 @@ def _outcome(line: bytes) -> Outcome | None:
 
 
 def answer_rest(finder: Finder, posts: PostsToAnswer, asking: Asking, journal: Journal) -> None:
-    """Answer the posts that a journal lacks, and keep the answers in it."""
+    """Answer the posts that a journal lacks, and store the answers in it."""
     rest = islice(posts.to_answer(), journal.done, None)
     with Progress("find", posts.posts, journal.done) as progress:
         for outcomes in asking.answers(finder, rest):

@@ -1,4 +1,4 @@
-"""Judge by an index's model of abstention whether posts' papers are there."""
+"""Judge whether posts' papers are in an index, by its model of abstention."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ NOT_JUDGED: Verdict = "not judged"
 
 @dataclass(frozen=True)
 class Judged:
-    """Probability that each claim's paper is in the index, and the verdict by it.
+    """Probability that each claim's paper is in the index, and its verdict.
 
-    `measured` counts the held-out answers of a verdict. `reasons` are those of claims that the
-    model does not judge.
+    `measured` counts the held-out answers of each verdict. `reasons` are those why the model does
+    not judge a claim.
     """
 
     present: Mapping[str, float] = field(default_factory=dict)
@@ -41,7 +41,7 @@ def judge(
 ) -> Judged:
     """Judge claims by their results; nothing is judged without a model, or without similarities.
 
-    `threshold` replaces the model's, below which a paper is not here.
+    `threshold` overrides the model's, below which a paper is "not here".
     """
     if model is None or results.unencoded:
         return Judged()
@@ -70,7 +70,7 @@ def judge(
 
 
 def _read_language(claim: Claim, engine: Engine) -> str:
-    """Return the language in which the index's encoder reads a claim."""
+    """Return the language of a claim's text for the index's encoder."""
     manifest = engine.manifest
     if claim.translation and manifest.post_rendering.claims == "translated":
         return manifest.bm25.language

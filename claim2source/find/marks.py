@@ -1,4 +1,4 @@
-"""Keep people's marks of posts: the paper that a post means, or none of the index."""
+"""Store people's marks of posts: the paper that a post means, or that it is not in the index."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from claim2source.data.text_files import text_error
 from claim2source.search.engine import Engine
 from claim2source.search.shards import Shards
 
-# Marks from which on abstention is fitted to them.
+# Fewest marks to fit abstention to.
 ENOUGH = 50
-# What stands for the id of a paper: no paper of the index is the one.
+# Replaces the id of a paper if the post's paper is not in the index.
 NONE = "none"
-# Bytes of a file beyond which nothing is added.
+# Most bytes of a file of marks.
 MOST_BYTES = 64 * 2**20
-# Papers found for each marked post, among which its paper may be a second time.
+# Papers found for each marked post, which may contain copies of its paper.
 _NEAREST = 50
 
 
 class UnknownPaper(UserError):
-    """Report that an index lacks a paper that a mark names."""
+    """Raised if an index lacks the paper of a mark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a person said of a post: its `paper` in the index, None if it is none of these.
+    """Person's judgement of a post: its `paper` in the index, None if it is not there.
 
     `version` is the index's, `time` that of the mark, in UTC. `index` names the index in a file of
     several.
@@ -76,7 +76,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Marks:
-    """The last mark of every post in a file, and the file's lines that are no marks."""
+    """Last mark of every post in a file, and the file's damaged lines."""
 
     path: Path
     marks: tuple[Mark, ...]
@@ -84,25 +84,25 @@ class Marks:
 
     @property
     def missing(self) -> int:
-        """Count the marks that are missing until abstention is fitted to them."""
+        """Return how many more marks are needed to fit abstention."""
         return max(0, ENOUGH - len(self.marks))
 
     def __str__(self) -> str:
         text = f"{self.path}: {len(self.marks)} marks"
         if self.damaged:
-            text += f"; {len(self.damaged)} damaged lines are not read"
+            text += f"; {len(self.damaged)} damaged lines are skipped"
         return text
 
 
 class MarksFile:
-    """A file of marks, a JSON line each; several processes may add to it."""
+    """File of marks, one JSON line each; several processes may append to it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
     def beside(cls, location: str | Path, store: Path | None = None) -> MarksFile:
-        """Find an index's own file: next to its folder; of a bucket's, in the store."""
+        """Return an index's own file: next to its folder, or in the store for a bucket."""
         if "://" in str(location):
             name = content_hash(str(location).rstrip("/"))
             return cls(Store(store).root / "marks" / f"{name}.jsonl")
@@ -110,7 +110,7 @@ class MarksFile:
         return cls(folder.with_name(f"{folder.name}.marks.jsonl"))
 
     def add(self, mark: Mark) -> None:
-        """Append a mark. Raises `UserError` if it cannot be written; then nothing is."""
+        """Append a mark. Raises `UserError`, and writes nothing, if that fails."""
         line = json.dumps(asdict(mark), ensure_ascii=False).encode("utf-8") + b"\n"
         try:
             with self._locked() as file:
@@ -121,7 +121,7 @@ class MarksFile:
     @contextmanager
     def _locked(self) -> Iterator[int]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # A pipe without a reader would be waited for.
+        # Opening a pipe without a reader would block.
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
         file = os.open(self.path, flags, 0o666)
         try:
@@ -135,9 +135,9 @@ class MarksFile:
     def _append(self, file: int, line: bytes) -> None:
         size = os.fstat(file).st_size
         if size and os.pread(file, 1, size - 1) != b"\n":
-            line = b"\n" + line  # a writer was stopped within its line
+            line = b"\n" + line  # an earlier writer was stopped within its line
         if size + len(line) > MOST_BYTES:
-            raise UserError(f"{self.path}: is full, with {MOST_BYTES >> 20} MiB")
+            raise UserError(f"{self.path}: is full: {MOST_BYTES >> 20} MiB")
         try:
             written = os.write(file, line)
         except OSError:
@@ -148,7 +148,7 @@ class MarksFile:
             raise InputError(self.path, reason="no space left for a mark")
 
     def read(self) -> Marks:
-        """Read the last mark of every post; damaged lines are listed and left as they are."""
+        """Read the last mark of every post; damaged lines are listed and not changed."""
         latest: dict[str, Mark] = {}
         damaged: list[Problem] = []
         try:
@@ -183,7 +183,7 @@ def _reason(error: Exception) -> str:
 def add_mark(
     engine: Engine, file: MarksFile, post: str, lang: str, date: str, paper: str | None
 ) -> Mark:
-    """Mark a post of an index. Raises `UnknownPaper`, and `UserError` if it cannot be written."""
+    """Mark a post of an index. Raises `UnknownPaper`, or `UserError` if writing fails."""
     if paper is not None and paper not in engine.stamps([paper]):
         raise UnknownPaper(f"{paper[:100]}: no paper of the index has this id")
     time = datetime.now(UTC).isoformat(timespec="seconds")
@@ -195,11 +195,11 @@ def add_mark(
 def add_marks(
     shards: Shards, file: MarksFile | None, mark: Mark, store: Path | None = None, index: str = ""
 ) -> Mark:
-    """Mark a post of several indexes, in one file of all or in that of each.
+    """Mark a post of several indexes, in one common file or in the file of each.
 
-    The file of an index that has the paper names its own copy, those of others say that they lack
-    it. `index` names the index of the paper's id, if several have such an id. Raises
-    `UnknownPaper`, and `UserError` if a mark cannot be written.
+    The file of an index that has the paper names its own copy; the others record that they lack
+    it. `index` names the index of the paper's id, if several have this id. Raises `UnknownPaper`,
+    or `UserError` if a mark cannot be written.
     """
     indexes = shards.indexes()
     ids: dict[str, str | None] = dict.fromkeys(indexes)
@@ -221,9 +221,9 @@ def add_marks(
 
 
 def _index_with(indexes: Mapping[str, Engine], paper: str, index: str) -> str:
-    """Name the first index that has a paper's id. Raises `UnknownPaper` if none has.
+    """Return the first index with a paper's id.
 
-    So it does if the id is of another paper in another one.
+    Raises `UnknownPaper` if there is none, or if the id belongs to another paper in another index.
     """
     names: list[str] = []
     records: list[Identity] = []
@@ -240,7 +240,7 @@ def _index_with(indexes: Mapping[str, Engine], paper: str, index: str) -> str:
 
 
 def _copies(indexes: Mapping[str, Engine], first: str, paper: str) -> dict[str, str]:
-    """Find a paper in each index that has it; return its id there."""
+    """Return a paper's id in each index that has it."""
     record = Identity.read(indexes[first].fetch([paper])[paper])
     ids = {first: paper}
     for name, engine in indexes.items():
@@ -255,14 +255,14 @@ def _copies(indexes: Mapping[str, Engine], first: str, paper: str) -> dict[str, 
 
 
 def _writable(post: str) -> str:
-    """Write half of a surrogate pair as ?, and leave out NUL."""
+    """Replace unpaired surrogates by ?, and remove NUL."""
     return post.encode("utf-8", "replace").decode("utf-8").replace("\0", " ")
 
 
 def marked_dataset(engine: Engine, marks: Marks) -> tuple[Dataset, int]:
-    """Turn marks into claims with golds and without, and count those whose paper is not there.
+    """Convert marks to claims with and without golds; count marks whose paper is missing.
 
-    The sources are the papers nearest to the posts, among which copies of their papers are.
+    The sources are the papers nearest to the posts, which include copies of their papers.
     """
     named = sorted({mark.paper for mark in marks.marks if mark.paper is not None})
     there = set(engine.stamps(named))

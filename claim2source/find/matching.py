@@ -16,21 +16,21 @@ _LETTERS = r"[\w\u0300-\u036f]+"
 _WITHIN = rf"(?:[{INVISIBLE}]|(?<!\d){SOFT_HYPHEN}(?!\d))+"
 _PART = rf"{_LETTERS}(?:{_WITHIN}{_LETTERS})*"
 WORD = re.compile(rf"{_PART}(?:[-'’.]{_PART})*")
-# Words whose terms are held.
+# Words whose terms are cached.
 _MOST_WORDS = 200_000
 # Words of the post, and of the paper.
 Words = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class MatchingWords:
-    """Match words of posts and papers; each word is analysed once while its terms are held."""
+    """Match words of posts and papers; the terms of each word are cached."""
 
     def __init__(self, bm25: BM25) -> None:
         self.bm25, self._analyser = bm25, Analyser(bm25)
         self._terms: dict[str, list[str]] = {}
 
     def match(self, claim: Claim, papers: Sequence[Paper]) -> list[Words]:
-        """List the words of a claim and of each paper that match, each once in text order."""
+        """List the matching words of a claim and of each paper, without repeats, in text order."""
         own = _words_in(claim.text, claim.translation or "")
         words_by_paper = [_words_in(p.source.title, p.source.abstract) for p in papers]
         terms = self._matched_terms([own, *words_by_paper])
@@ -63,7 +63,7 @@ class MatchingWords:
 
 
 def _words_in(*texts: str) -> list[str]:
-    """List the words of some texts, each once, in text order."""
+    """List the distinct words of some texts in text order."""
     words: dict[str, None] = {}
     for text in texts:
         words.update(dict.fromkeys(WORD.findall(text)))
@@ -75,7 +75,7 @@ def _holds(word: str, names: set[str]) -> bool:
 
 
 def _distinct_words(words: Iterable[str]) -> tuple[str, ...]:
-    """Drop words that differ from an earlier one in capitals or invisible characters alone."""
+    """Remove words that differ from an earlier one only in case or invisible characters."""
     first: dict[str, str] = {}
     for word in words:
         first.setdefault(without_unseen(word).casefold(), word)

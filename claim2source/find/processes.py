@@ -1,4 +1,4 @@
-"""Divide the encoding of papers among processes, as Slurm, accelerate or a person started them."""
+"""Divide the encoding of papers among processes started by Slurm, accelerate or a person."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from claim2source.core.config import require
 
 
 def process_shard(shard: str | None, environment: Mapping[str, str]) -> tuple[int, int]:
-    """Return this process's number, from 0, and how many there are.
+    """Return this process's number, from 0, and the number of processes.
 
-    Slurm's tasks may begin anywhere, in steps; accelerate's have ranks.
+    Slurm's array indices may have any start and step; accelerate's processes have ranks.
     """
     if shard is not None:
         number, _, count = shard.partition("/")
@@ -26,7 +26,7 @@ def process_shard(shard: str | None, environment: Mapping[str, str]) -> tuple[in
 
 
 def choose_gpu(device: str | None, environment: Mapping[str, str]) -> None:
-    """Assign each process of accelerate a GPU of its own."""
+    """Assign each process of accelerate its own GPU."""
     if (rank := environment.get("LOCAL_RANK")) and device != "cpu":
         import torch
 

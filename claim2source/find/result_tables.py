@@ -1,6 +1,6 @@
-"""Write answers beside the rows of a file of posts: as CSV, an Excel workbook or JSON lines.
+"""Write answers next to the rows of a file of posts: as CSV, an Excel workbook or JSON lines.
 
-Cells are anybody's text: none becomes a formula.
+Cells are untrusted text: none becomes a formula.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from claim2source.data.posts import PostRecord
 from claim2source.find.answers import COLUMNS, INDEX_COLUMN, result_cell, safe_cell, table_values
 from claim2source.find.bulk import Outcome
 
-# Of CSV, as Excel writes it.
+# Separators of CSV, as Excel writes it.
 LINE_END = "\r\n"
 ENDINGS = (".csv", ".xlsx", ".jsonl")
-# Rows of a sheet of Excel, its header included; letters of a cell.
+# Most rows of an Excel sheet, including its header; most characters of a cell.
 MOST_ROWS, MOST_LETTERS = 1_048_576, 32_767
 _POST = ("post", "post_text", "left_out")
-# Columns of a result, of one index and of several.
+# Columns of a result, for one index and for several.
 RESULT = (*_POST, *(name for name in COLUMNS if name != "post"))
 RESULT_OF_SEVERAL = (*RESULT, INDEX_COLUMN)
-# In front of a result's name that a column of the user's has.
+# Prefix of a result's column if the user's file has a column of this name.
 _PREFIX = "result_"
-# What no cell of a workbook may hold, in files of both kinds.
+# Characters that cells of a workbook must not contain, removed from files of both kinds.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
-# Excel keeps 15 digits: an id of more stays text.
+# Excel keeps 15 digits: longer ids stay text.
 _PLAIN_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,8})(\.[0-9]{0,5}[1-9])?")
 
 Answered = Iterable[tuple[PostRecord, Outcome]]
@@ -45,7 +45,7 @@ def result_columns(indexes: Sequence[str]) -> Sequence[str]:
 
 
 def header(columns: Iterable[str], result: Sequence[str] = RESULT) -> list[str]:
-    """Name the columns: the file's own as they are, then those of the results."""
+    """Return the columns: the file's own unchanged, then those of the results."""
     names = list(columns)
     taken = {name.casefold() for name in names}
     for name in result:
@@ -59,7 +59,7 @@ def header(columns: Iterable[str], result: Sequence[str] = RESULT) -> list[str]:
 def _rows(
     columns: Sequence[str], answered: Answered, result: Sequence[str]
 ) -> Iterator[tuple[list[str], Row]]:
-    """Yield the file's own cells and those of the result: a row a paper, one without any."""
+    """Yield rows of the file's own cells and the result's: one per paper, or one without papers."""
     for record, outcome in answered:
         own = [record.columns.get(name, "") for name in columns]
         about = {"post": outcome.post, "post_text": outcome.text, "left_out": outcome.left_out}
@@ -100,13 +100,13 @@ def csv_rows(
 def csv_line(cells: Iterable[object], separator: str = ",") -> str:
     """Write cells as Excel does, without the line break at their end."""
     text = io.StringIO()
-    # A cell is quoted if it has what ends a line.
+    # A cell is quoted if it contains a line break.
     csv.writer(text, delimiter=separator, lineterminator=LINE_END).writerow(cells)
     return text.getvalue().removesuffix(LINE_END)
 
 
 def _own_cell(text: str) -> str:
-    """Write a cell of the user's as it was, but for what a spreadsheet would run."""
+    """Return a user's cell unchanged, except for text that a spreadsheet would run."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n")
     return safe_cell(_CONTROL.sub(" ", lines))
 
@@ -142,13 +142,13 @@ def write_table(
     separator: str,
     result: Sequence[str] = RESULT,
 ) -> None:
-    """Write a table or JSON lines, as the name of the file says."""
+    """Write a table or JSON lines, by the ending of the file's name."""
     kind = out.suffix.lower()
     with atomic_path(out) as temporary:
         if kind == ".xlsx":
             _write_workbook(temporary, columns, answered, result)
         elif kind == ".csv":
-            # Excel takes a file without a byte order mark for one of Windows.
+            # Without a byte order mark Excel assumes a Windows encoding.
             lines = csv_lines(columns, answered, separator, result)
             _write_lines(temporary, lines, "utf-8-sig", LINE_END)
         else:
@@ -179,7 +179,7 @@ def _write_workbook(
         if len(text) > MOST_LETTERS:
             text = text[: MOST_LETTERS - 3] + " .."
         made = WriteOnlyCell(sheet, text)
-        made.data_type = "s"  # never a formula, nor an error
+        made.data_type = "s"  # never a formula or an error
         return made
 
     sheet.append([cell(name) for name in header(columns, result)])
@@ -190,7 +190,7 @@ def _write_workbook(
 
 
 def _number(text: str) -> object:
-    """Return a number that a cell shows as it was written; else the text."""
+    """Return a number if a cell would show it as written; else the text."""
     if not _PLAIN_NUMBER.fullmatch(text):
         return text
     return float(text) if "." in text else int(text)

@@ -15,7 +15,7 @@ from claim2source.search.engine import Engine
 from claim2source.search.table import SearchResults
 from claim2source.text.clean import keep_numbers, split_sentences
 
-# Sentences of a post that are compared.
+# Most sentences of a post to compare.
 _SENTENCES = 20
 
 
@@ -23,9 +23,9 @@ _SENTENCES = 20
 class FoundPapers:
     """Papers found for some claims.
 
-    `stages` are the results of every stage, by name and in order; `papers` all that a stage ranks;
-    `listed` the ids of each claim's answer; `sentences` those of each claim, if it has several;
-    `vectors` those of the papers' sentences, as far as they are stored.
+    `stages` are the results of every stage, by name and in order; `papers` are all papers that a
+    stage ranks; `listed` are the ids of each claim's answer; `sentences` are those of each claim,
+    if it has several; `vectors` are the stored ones of the papers' sentences.
     """
 
     results: SearchResults
@@ -37,7 +37,7 @@ class FoundPapers:
 
 
 def several_sentences(claim: Claim) -> list[str]:
-    """List the sentences of a post that are compared with papers; none if it has only one."""
+    """List the sentences of a post to compare with papers; [] if it has only one."""
     sentences = split_sentences(claim.text)[:_SENTENCES]
     return sentences if len(sentences) > 1 else []
 
@@ -45,10 +45,10 @@ def several_sentences(claim: Claim) -> list[str]:
 def nearest_sentences(
     engine: Engine, claims: Sequence[Claim], found: FoundPapers
 ) -> dict[tuple[str, str], tuple[str, str]]:
-    """Find each paper's finding that is nearest to the claim, and the claim's sentence to it.
+    """Find each paper's finding nearest to the claim, and the claim's sentence nearest to it.
 
-    Both by the index's model, of findings that have the claim's numbers if some do; keys
-    are claim and paper.
+    Both are found by the index's model, among findings with the claim's numbers if there are any.
+    Keys are claim and paper.
     """
     if found.results.unencoded:
         return {}

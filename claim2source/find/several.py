@@ -1,8 +1,8 @@
-"""Find papers in indexes whose scores do not compare, and answer as one.
+"""Search indexes whose scores are not comparable, and merge their answers.
 
-Indexes of one model and one analysis are searched as one (`search.shards`). Of others each ranks
-its own papers, and the papers are ordered by their ranks there and by BM25 in all, which found
-more on train posts than the former alone (docs/log.md).
+Indexes with the same model and analysis are searched as one (`search.shards`). Other indexes each
+rank their own papers, which are then merged by their ranks and by BM25 over all; this found more
+on train posts than ranks alone (docs/log.md).
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from claim2source.search.translator import Translators
 
 
 class SeveralFinders(Finder):
-    """Find papers by several finders; nothing judges whether a post's paper is among them.
+    """Find papers with several finders, without a verdict whether a post's paper is among them.
 
-    Posts are translated once, for all of them. A finder that fails is named in the answers, and
-    the others answer. Raises `UserError` if none is left.
+    Posts are translated once for all finders. If a finder fails, answers name it, and the others
+    continue. Raises `UserError` if none is left.
     """
 
     def __init__(self, finders: Sequence[Finder], translators: Translators | None = None) -> None:
@@ -77,7 +77,7 @@ class SeveralFinders(Finder):
         return total
 
     def warm_up(self) -> None:
-        """Load the models, and read the indexes."""
+        """Load the models and the indexes."""
         for finder in self.finders:
             finder.warm_up()
 
@@ -99,7 +99,7 @@ class SeveralFinders(Finder):
         return answers
 
     def _translate(self, posts: Sequence[Post]) -> tuple[list[Post], set[str]]:
-        """Give posts their translations; return the ids of those that have none for a failure."""
+        """Add translations to the posts; return the ids of those whose translation failed."""
         if self.translators is None:
             return list(posts), set()
         self.on_part(TRANSLATION)
@@ -123,7 +123,7 @@ def open_finders(
 ) -> Finder:
     """Make a finder of an index, or of several; arguments are those of `open_finder`.
 
-    Raises `UserError` if something does not fit.
+    Raises `UserError` if settings do not match the indexes.
     """
     if not engine.others:
         return options.open_finder(
@@ -140,7 +140,7 @@ def open_finders(
 
 
 def fuse_answers(answers: Sequence[Answer], k: int) -> Answer:
-    """Make one answer of several to one post; each paper is shown once."""
+    """Merge several answers to one post; each paper is listed once."""
     matches: list[Match] = []
     for answer in answers:
         matches += answer.matches
@@ -166,7 +166,7 @@ def fuse_answers(answers: Sequence[Answer], k: int) -> Answer:
 
 
 def _by_ranks(matches: Sequence[Match]) -> list[Match]:
-    """Order by the sums of reciprocal ranks: in the own list, and by BM25 in all."""
+    """Order papers by the sum of reciprocal ranks: in their own list, and by BM25 over all."""
     by_words = sorted(matches, key=_words_score, reverse=True)
     constant = FusionConfig().rrf_k
     scores: dict[int, float] = {}
@@ -180,7 +180,7 @@ def _words_score(match: Match) -> float:
 
 
 def _distinct(matches: Sequence[Match]) -> list[Match]:
-    """List each paper once, with what its other records know."""
+    """List each paper once, merged with its other records."""
     listed: list[Match] = []
     seen: list[Identity] = []
     for match in matches:

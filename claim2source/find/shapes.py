@@ -1,9 +1,9 @@
 """Describe the first scores of an index's two lists by their shape, not by their size.
 
-A paper that a post means stands out from the papers below it, in both lists; the best of papers
-about something else does not. How far is told in shares of the first score and in spreads of the
-scores below, so that another encoder's scale, more papers about other things and copies of papers
-change little or nothing.
+In both lists, the score of a post's paper is well above the scores below it; that of the best
+paper about something else is not. The lead is measured relative to the first score and to the
+spread of the scores below. So the encoder's scale, papers about other topics and copies of papers
+have little or no effect.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from claim2source.core.run import Run
 
-# Different scores of a list that are read: a list of fewer has no shape.
+# Different scores of a list that are used: a list with fewer has no shape.
 DEEPEST_SHAPE = 20
 NEXT, FIFTH, TENTH = 1, 4, 10
 NAMES = (
@@ -34,18 +34,18 @@ NAMES = (
     "the same first: lexical lead over the first ten",
     "post in another language",
 )
-# Scores nearer to each other than this share of the first are those of copies.
+# Scores that differ by less than this share of the first belong to copies.
 _SAME = 1e-6
-# Share of the first BM25 score that its spread has at least: few papers may share a term.
+# Minimal spread, as a share of the first BM25 score: few papers may share a term.
 _LEAST_SPREAD = 0.02
-# Of leads whose logarithm is taken.
+# Minimal lead before taking the logarithm.
 _STRETCH = 3.0
 
 
 def shape_features(
     claim_ids: Sequence[str], lexical: Run, dense: Run, foreign: Collection[str] = ()
 ) -> np.ndarray:
-    """Describe claims by the shape of their two lists, [claims, features] float64.
+    """Compute the shape features of claims' two lists, [claims, features] float64.
 
     `foreign` are the ids of claims in another language than the index's, without a translation.
     A row is NaN if fewer than `DEEPEST_SHAPE` different papers were compared with the claim.
@@ -65,7 +65,7 @@ def shape_features(
 
 
 def _shape(terms: np.ndarray, similarities: np.ndarray) -> list[float]:
-    """Describe the scores of both lists, each once and from the highest to the lowest."""
+    """Compute the features of the distinct scores of both lists, sorted from the highest."""
     # A paper without a term of the post scores 0.
     padded = np.zeros(DEEPEST_SHAPE)
     known = terms[:DEEPEST_SHAPE]
@@ -93,14 +93,14 @@ def _in_spreads(scores: np.ndarray, least: float) -> float:
 
 
 def _of_list(scores: np.ndarray, place: int, least: float) -> float:
-    """Return the logarithm of the lead over a place, by that place's over the last."""
+    """Return the logarithm of the lead over a rank, relative to that rank's lead over the last."""
     rest = scores[place] - scores[DEEPEST_SHAPE - 1] + least
     lead = scores[0] - scores[place]
     return float(np.log1p(_STRETCH * lead / max(rest, np.finfo(float).tiny)))
 
 
 def _different(run: Run, claim: str) -> np.ndarray:
-    """List a claim's scores from the highest, each once: copies of a paper have the same."""
+    """List a claim's distinct scores from the highest, because copies of a paper share one."""
     rows = run.rows(claim)
     scores = np.sort(run.scores[rows].astype(np.float64))[::-1]
     if not len(scores):
@@ -111,7 +111,7 @@ def _different(run: Run, claim: str) -> np.ndarray:
 
 
 def _rank(run: Run, other_run: Run, claim: str) -> int:
-    """Rank the first paper of a list in another one, `DEEPEST_SHAPE` if it is not before that."""
+    """Return the rank of a list's first paper in another list, at most `DEEPEST_SHAPE`."""
     first = run.sources(claim, 1)
     scored = other_run.scored(claim)
     if not first or first[0] not in scored:

@@ -1,7 +1,7 @@
-"""Judge an index without claims by a model that was fitted to the posts of other collections.
+"""Judge an index without claims by a model fitted to the posts of other collections.
 
-The models are package data, one for each encoder for which every collection that was left out of
-the fit was judged well (`scripts/fit_shared_verdict.py`).
+The models are package data. There is one for each encoder with good results on every collection
+when it was left out of the fit (`scripts/fit_shared_verdict.py`).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from claim2source.text.language import language_name
 
 PATH = Path(str(files("claim2source") / "find" / "shared.json"))
 TOO_FEW = f"A verdict needs {DEEPEST_SHAPE} different papers to compare the post with"
-# Left out, the demo's German and French posts had their papers there more often than they said.
-LOW_FOREIGN = "Low probabilities did not hold for posts in another language than the papers"
+# When the demo was left out, the probabilities of its German and French posts were too low.
+LOW_FOREIGN = "Low probabilities were not reliable for posts in another language than the papers"
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Measure the answers about one collection, by a model that was fitted to the others.
+    """Reliability on one collection of a model that was fitted to the others.
 
-    `posts` were each asked with their papers in the index and without, as were posts of other
-    collections. `wrong` is the share of posts about other things, or without their papers, that
-    are "found", `found` that of posts whose papers are there. `good` tenths of the probability
-    are within 0.1 of how often the paper was there, or their 95 % interval holds it.
+    Each of `posts` was a query with its papers in the index and without, and so were posts of
+    other collections. `wrong` is the share of "found" among posts about other topics or without
+    their papers, `found` that among posts whose papers are there. `good` counts the tenths of the
+    probability within 0.1 of the observed rate, or whose 95 % interval contains it.
     """
 
     name: str
@@ -47,9 +47,9 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class SharedModel:
-    """Model for indexes of one encoder, known by the hash of its weights and settings.
+    """Model for indexes of one encoder, identified by the hash of its weights and settings.
 
-    The papers are in `language`. The model's own `tenths` sum those of `collections`.
+    The papers are in `language`. The model's `tenths` are the sums of those of `collections`.
     """
 
     encoder: str
@@ -60,7 +60,7 @@ class SharedModel:
 
     def __post_init__(self) -> None:
         if not (self.model.shared and self.model.languages and self.model.design.shape):
-            raise ValueError("model must be shared, name its languages and read shapes")
+            raise ValueError("model must be shared, have languages and use shapes")
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,15 @@ class SharedModels:
 
 
 def read_shared() -> SharedModels:
-    """Read the models. Raises `InputError`, with the field that is wrong."""
+    """Read the models. Raises `InputError` with the wrong field."""
     values = read_json(PATH)
     return validated(SharedModels, json.dumps(values), PATH)
 
 
 def shared_model(manifest: IndexManifest) -> AbstainModel | None:
-    """Return the model that judges an index; None if there is none for its encoder.
+    """Return the shared model of an index's encoder; None if there is none.
 
-    An index without vectors compares few papers with a post: not as it was measured.
+    An index without vectors has none, because it compares fewer papers than in the measurement.
     """
     if manifest.encoded_first:
         return None
@@ -91,29 +91,29 @@ def shared_model(manifest: IndexManifest) -> AbstainModel | None:
 
 
 def unshared_reason(manifest: IndexManifest) -> str:
-    """Explain why no shared model judges an index."""
+    """Return the reason why there is no shared model for an index."""
     if manifest.encoded_first:
-        return "the model that judges was not measured on indexes without vectors"
+        return "the shared model was not measured on indexes without vectors"
     models = read_shared().models
     encoders = " or ".join(shared.encoder for shared in models)
     if manifest.model_hash in {shared.hash for shared in models}:
         language = language_name(manifest.bm25.language)
-        return f"the model that judges was not measured on papers in {language}"
-    return f"the model that judges was measured for {encoders} alone"
+        return f"the shared model was not measured on papers in {language}"
+    return f"the shared model was measured only for {encoders}"
 
 
 def language_reason(languages: Sequence[str]) -> str:
-    """Explain why a post in none of these languages is not judged."""
+    """Return the reason why a post in another language is not judged."""
     names = ", ".join(map(language_name, languages))
     return f"Verdicts were measured on posts in these languages: {names}"
 
 
 def note_shared(engine: Engine) -> str:
-    """Note the shared model in an index without its own; say which, or why there is none."""
+    """Store the shared model in an index without its own; return a note on the result."""
     model = shared_model(engine.manifest)
     if model is None:
         if engine.manifest.abstain is not None:
-            engine.note(abstain=None)  # another encoder's
+            engine.note(abstain=None)  # the stored one is another encoder's
         reason = unshared_reason(engine.manifest)
         return f"answers are not judged: {reason}; --claims DATASET fits one to this index"
     engine.note(abstain=model.as_json())

@@ -1,4 +1,4 @@
-"""Ask a language model behind any server that speaks the OpenAI API."""
+"""Query a language model on any server with the OpenAI API."""
 
 from claim2source.llm.answers import AnswerStore, default_answers
 from claim2source.llm.client import LLM

@@ -1,7 +1,7 @@
 """Store servers' replies in one SQLite file that several processes may share.
 
-A row is a reply as it came, under the hash of everything that made it; whether it is good is
-judged again when it is read.
+A row is an unchanged reply, under the hash of everything that it depends on. It is checked again
+each time it is read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from claim2source.llm.work import Token, Usage
 VERSION = 3
 # The file in the folder of a store.
 ANSWERS = "answers.sqlite"
-# Seconds that a process waits for another one's write.
+# Seconds that a process waits for another's write.
 PATIENCE = 120.0
 _TABLE = """
 CREATE TABLE IF NOT EXISTS answers (
@@ -42,13 +42,13 @@ _COLUMNS = (
 _ADDED = {"hash": "TEXT", "sent": "TEXT", "reasoned": "INTEGER"}
 # Since version 3: they are hashed only if they are filled.
 _LATER = 2
-# What SQLite says of files that hold something else than what was written.
+# SQLite's errors for damaged files.
 _DAMAGED = ("CORRUPT", "NOTADB", "FORMAT", "MISMATCH", "SCHEMA", "ERROR", "IOERR_SHORT_READ")
 
 
 @dataclass(frozen=True)
 class StoredReply:
-    """Reply as it came, how often it was requested, and its failure at that time."""
+    """Unchanged reply, the number of its requests, and its failure at that time."""
 
     raw: str
     finish: str | None
@@ -59,7 +59,7 @@ class StoredReply:
     model: str = ""
     version: str = ""
     id: str = ""
-    # What the request said about thinking, and whether the reply reasoned; None: not recorded.
+    # The request's thinking settings, and whether the reply reasoned; None: not recorded.
     sent: str | None = None
     reasoned: bool | None = None
 
@@ -69,7 +69,7 @@ def default_answers() -> Path:
 
 
 class AnswerStore(contextlib.AbstractContextManager["AnswerStore"]):
-    """Store replies in a file, or, without one, as long as the object lives.
+    """Store replies in a file, or, without a file, as long as the object lives.
 
     Raises `InputError` if the file is not a store of answers or cannot be written.
     """
@@ -97,11 +97,11 @@ class AnswerStore(contextlib.AbstractContextManager["AnswerStore"]):
         if not 0 <= version <= VERSION or version == 0 and tables:
             raise InputError(str(self.path), reason="is not a store of answers of this version")
         self._base.execute("PRAGMA journal_mode = WAL")
-        # A killed process loses nothing; a machine without power its last moments.
+        # A killed process loses nothing; a power failure may lose the last replies.
         self._base.execute("PRAGMA synchronous = NORMAL")
         if version < VERSION:
             with self._writing():
-                # Another process may have done so meanwhile.
+                # Another process may have created the table meanwhile.
                 (version,) = self._base.execute("PRAGMA user_version").fetchone()
                 if version == 0:
                     self._base.execute(_TABLE)
@@ -120,9 +120,9 @@ class AnswerStore(contextlib.AbstractContextManager["AnswerStore"]):
         if row is None:
             return None
         *values, digest = row
-        # Without a hash: of the first version.
+        # Rows of the first version have no hash.
         if digest is not None and digest != _hash(key, values):
-            raise self._damaged("a reply differs from the written one")
+            raise self._damaged("a reply was changed")
         try:
             return _row_to_reply(*values)
         except (ValueError, TypeError, RecursionError):
@@ -170,9 +170,9 @@ class AnswerStore(contextlib.AbstractContextManager["AnswerStore"]):
             yield
         except (sqlite3.Error, UnicodeDecodeError) as error:
             name = getattr(error, "sqlite_errorname", "")
-            # Without a name: text that is not UTF-8, in a row or in SQLite's own message.
+            # Errors without a name are texts that are not UTF-8, in a row or in SQLite's message.
             damaged = not name or name.removeprefix("SQLITE_").startswith(_DAMAGED)
-            # A flipped bit of the header says so of a file that can be written.
+            # A flipped bit of the header causes this for a file that can be written.
             if damaged or name == "SQLITE_READONLY" and os.access(str(self.path), os.W_OK):
                 raise self._damaged(str(error)) from None
             raise InputError(str(self.path), reason=f"the store of answers: {error}") from None
@@ -181,7 +181,7 @@ class AnswerStore(contextlib.AbstractContextManager["AnswerStore"]):
         return InputError(
             str(self.path),
             reason=f"the store of answers is damaged ({reason}); "
-            "move it away: its replies are requested again",
+            "move it away, and its replies are requested again",
         )
 
 
@@ -189,7 +189,7 @@ def _hash(key: str, values: Sequence[object]) -> str:
     later = values[-_LATER:]
     if all(value is None for value in later):
         values = values[:-_LATER]
-    # `str`: what is damaged may be bytes.
+    # `str`, because damaged text may be bytes.
     return sha256(json.dumps([key, *values], default=str).encode()).hexdigest()[:16]
 
 
@@ -201,7 +201,7 @@ def _row_to_reply(
     logprobs: str,
     *rest: Any,
 ) -> StoredReply:
-    """Make a reply of a row. Raises ValueError or TypeError: SQLite takes values of any type."""
+    """Make a reply from a row. Raises ValueError or TypeError for values of a wrong type."""
     from pydantic import TypeAdapter
 
     tokens = []
@@ -210,7 +210,7 @@ def _row_to_reply(
     usage = {"prompt": prompt, "completion": completion}
     *others, reasoned = rest
     if reasoned not in (None, 0, 1):
-        raise ValueError("reasoned is neither 0 nor 1")
+        raise ValueError("reasoned must be 0 or 1")
     names = ("raw", "finish", "usage", "logprobs", "tries", "failure", "model", "version", "id")
     values = dict(zip((*names, "sent"), (raw, finish, usage, tokens, *others), strict=True))
     values["reasoned"] = None if reasoned is None else bool(reasoned)

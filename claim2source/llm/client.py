@@ -1,4 +1,4 @@
-"""Ask a server for many answers at once: stored ones are not requested, failed ones are kept."""
+"""Request many answers from a server at once; stored answers are not requested again."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ log = logging.getLogger(__name__)
 
 # A reply that fails its checks is requested once more.
 TRIES = 2
-# So many requests in a row without a reply, or as many as are under way, mean that the server is
-# gone.
+# A server counts as gone after so many requests in a row without a reply, or after as many as are
+# in flight.
 LOST = 8
 MOST_NAMED = 3
 
@@ -65,19 +65,19 @@ class _PendingRequest:
 
 
 class LLM:
-    """Ask a server for answers, within the budgets of one config.
+    """Request answers from a server, within the budgets of one config.
 
-    Without a store of answers they are remembered as long as the object lives.
+    Without a store, answers are kept as long as the object lives.
     """
 
     def __init__(self, config: LLMConfig, answers: AnswerStore | None = None) -> None:
         require(bool(config.model.strip()), "llm.model", config.model, "the name at the server")
         missing = [name for name in ("openai", "jsonschema") if find_spec(name) is None]
         if missing:
-            raise UserError(f"no package {missing[0]}: pip install 'claim2source[llm]'")
+            raise UserError(f"{missing[0]} is not installed: pip install 'claim2source[llm]'")
         self.config = config
         self.answers = answers if answers is not None else AnswerStore()
-        # Of this object: the tokens of requests and replies.
+        # Tokens of this object's requests and replies.
         self.usage = Usage()
         self._reserved = 0
         self._no_reply = 0
@@ -85,7 +85,7 @@ class LLM:
         self._is_known = False
         self._is_llama_cpp = False
         self._concurrency = config.concurrency
-        # Schemas that the server refuses to keep to: their replies are parsed.
+        # Schemas that the server refuses to enforce: their replies are parsed.
         self._loose: set[str] = set()
         # Parameters that the model refuses, see `server.OPTIONAL`.
         self._without: set[str] = set()
@@ -116,11 +116,11 @@ class LLM:
         *,
         warns: bool = True,
     ) -> list[Answer]:
-        """Answer all requests, in their order; each has an answer or a failure.
+        """Return an answer or a failure for each request, in their order.
 
         An answer that fails `check` is requested once more, and then kept with that
-        failure. `warns`: a warning counts the failures. Raises `UserError` if no request can
-        succeed: no server, a wrong key or model.
+        failure. `warns`: whether a warning counts the failures. Raises `UserError` if no request
+        can succeed: no server, a wrong key or model.
         """
         self._check = check
         self._subject = subject
@@ -164,19 +164,19 @@ class LLM:
             log.warning("%s: %d of %d failed: %s (%s%s)", self._subject, *counts, names, ellipsis)
 
     def _warn_of_thinking(self, answers: Sequence[Answer]) -> None:
-        """Warn of models that think although they were told not to, and the other way round."""
+        """Warn of models that think although thinking is off, and the other way round."""
         for count in count_thinking(answers):
             if count.note:
                 log.warning("%s: %s", self._subject, count.note)
 
     def _judge(self, request: Request, reply: StoredReply, check: Check | None) -> Answer:
         answer = read_reply(request, reply.raw, reply.finish)
-        # Replies of older stores do not say what was sent: it is what their key says.
+        # Replies of older stores do not record what was sent; their key determines it.
         sent = reply.sent or sent_text(thinking_parts(self.config))
         reasoned = int(reply.reasoned or answer.reasoned)
         thinking = Thinking(self.config.model, self.config.thinking, sent, 1, reasoned)
         answer = replace(answer, usage=reply.usage, logprobs=reply.logprobs, thinking=thinking)
-        # Stores of earlier versions hold replies to prompts that were cut.
+        # Stores of earlier versions have replies to truncated prompts.
         reason = cut_prompt_reason(request, reply.usage.prompt)
         if reason is not None:
             return replace(answer, failure=reason, text="", data=None)
@@ -185,7 +185,7 @@ class LLM:
         return answer
 
     def _is_done(self, job: _PendingRequest, check: Check | None) -> bool:
-        """Whether a reply settles a request: it is good, or failed often enough."""
+        """Whether a reply is final: it is good, or has failed often enough."""
         if job.reply is None:
             return False
         is_tried = job.reply.tries >= TRIES and (job.sent or not self.config.retry_failed)
@@ -218,7 +218,7 @@ class LLM:
             self._progress.update(1, self._note())
 
     async def _ask_until_good(self, job: _PendingRequest) -> None:
-        # Another process may have answered it since.
+        # Another process may have stored an answer since.
         job.reply = self.answers.get(job.key)
         while not self._is_done(job, self._check):
             tries = 0 if job.reply is None else job.reply.tries
@@ -241,9 +241,9 @@ class LLM:
                 self.answers.put(job.key, job.reply)
 
     async def _reply(self, request: Request, retry: bool) -> StoredReply | str:
-        """Request one reply in the form that the model takes; return the reason for none.
+        """Request one reply in a form that the model supports; return the reason if there is none.
 
-        A server that gives none, or speaks otherwise, again and again, is left alone.
+        After repeated failures or malformed replies no more requests are sent.
         """
         form = _form_name(request)
         strict = bool(form) and form not in self._loose
@@ -286,13 +286,13 @@ class LLM:
     def _remember(self, loose: str | None, left_out: set[str]) -> None:
         if loose is not None and loose not in self._loose:
             self._loose.add(loose)
-            log.warning("%s: the server refuses its form; replies are parsed", self._subject)
+            log.warning("%s: the server refuses the format; replies are parsed", self._subject)
         for name in sorted(left_out - self._without):
-            log.warning("%s: the model refuses %s; requests go without it", self._subject, name)
+            log.warning("%s: the model refuses %s; requests omit it", self._subject, name)
         self._without |= left_out
 
     def _refused(self, error: Refusal) -> str:
-        """Return the reason why a request got no reply in any form."""
+        """Return the reason why a request has no reply in any form."""
         if error.passes:
             reason = f"status {error.status}"
             if error.reason.strip():
@@ -312,7 +312,7 @@ class LLM:
         return Reason(f"{NO_REPLY}: {reason}", "server")
 
     async def _reserve(self, request: Request) -> int | str:
-        """Wait until a request may be sent; return its most tokens, or the reason against it."""
+        """Wait until a request may be sent; return its maximal tokens, or the reason to stop."""
         config = self.config
         cost = 2 * prompt_tokens(request) + (request.max_tokens or config.max_tokens)
         budget = config.max_tokens_total
@@ -346,7 +346,7 @@ class LLM:
             raise UnusableServer(f"config: llm.model: {url} has no model {name!r}; it has: {names}")
         self._is_llama_cpp = self._server.is_llama_cpp
         if self._is_llama_cpp:
-            # Others would wait in its queue, and their time run out.
+            # More requests would wait in the server's queue and time out.
             slots = await self._server.slots()
             self._concurrency = min(self.config.concurrency, slots or self.config.concurrency)
         self._is_known = True
@@ -358,7 +358,7 @@ class LLM:
 
 
 def _form_name(request: Request) -> str:
-    """Name the form that a reply must have; empty if it is a free text."""
+    """Return the key of the form that a reply must have; empty for free text."""
     if request.choices:
         return "choices"
     if request.schema is None:
@@ -367,7 +367,7 @@ def _form_name(request: Request) -> str:
 
 
 async def all_or_none(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run side by side; if one raises, the others are cancelled."""
+    """Run concurrently; if one raises, cancel the others."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         await asyncio.gather(*tasks)
@@ -378,7 +378,7 @@ async def all_or_none(works: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 def run_async(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run to the end in a thread of its own, so that a signal, or an error, ends it at once."""
+    """Run in a separate thread, so that a signal or an error ends it at once."""
     from anyio.from_thread import start_blocking_portal
 
     with start_blocking_portal() as portal:

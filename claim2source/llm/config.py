@@ -1,6 +1,6 @@
 """Configure the model and its server, the sampling, and the budgets.
 
-The key is read from the environment; other services' secrets stay out of it.
+The key is read from the environment; variables with other services' secrets are refused.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from claim2source.core.config import Between, PositiveShare, Settings, require
 
 log = logging.getLogger(__name__)
 
-# How variables begin that hold the secrets of clouds, hubs, code hosts, registries, data bases and
-# of this library: a config that a stranger wrote must not have them sent to the stranger's server.
+# Prefixes of variables with secrets of clouds, hubs, code hosts, registries, databases and this
+# library: another person's config must not send them to that person's server.
 _FOREIGN_KEYS = tuple(
     """
     ALIBABA ALIYUN ANACONDA_ AWS AZURE BITBUCKET CARGO_ CI_ CIRCLE CLAIM2SOURCE CLEARML_ CLOUDSDK_
@@ -31,12 +31,12 @@ _FOREIGN_KEYS = tuple(
     ACTIONS_ TWILIO_ TWINE_ TWITTER_ UV_ VAULT_ WANDB ZENODO_
     """.split()
 )
-# Parts of a name that say the same wherever they stand, and ends.
+# Parts of a name with the same meaning at any position, and suffixes.
 _WITHIN = frozenset("AWS AZURE GCP GITHUB GITLAB GOOGLE HF WANDB".split())
 _SECRETS = ("PASSWORD", "PASSWD", "PASSPHRASE", "PRIVATE_KEY", "SECRET_ACCESS_KEY")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Variables that describe the machine, its user or a program: none is a key, and what they hold is
-# nobody's business. Whole names, beginnings and ends.
+# Variables that describe the machine, its user or a program: they are not keys, and their values
+# are private. Whole names, prefixes and suffixes.
 _NO_KEYS = frozenset(
     """
     APPDATA COLORTERM COLUMNS COMPUTERNAME COMSPEC CWD DISPLAY EDITOR EMAIL ENV EUID GID HISTFILE
@@ -62,27 +62,28 @@ class LLMConfig(Settings):
     """Configure a server that speaks the OpenAI API, and the sampling of its replies.
 
     Args:
-        model: the model's name at the server
+        model: the model's name on the server
         url: the server's address, with or without /v1
-        key_env: the environment variable of the key; servers of one's own need none.
-            Not the secret of another service (AWS_.., HF_..); sent over https and to this machine
-        temperature: 0 is greedy: the most probable token each time
-        top_p: sample from the most probable tokens that have this share together
-        seed: of the sampling, if the server has one; a text's n-th version adds n
-        max_tokens: the longest reply; a reply that is cut there is a failure
-        thinking: whether a model that can think does, in its family's words (see
+        key_env: the environment variable with the key; local servers do not need one. The
+            secret of another service (AWS_.., HF_..) is refused; keys are sent over https and to
+            this machine
+        temperature: sampling temperature; 0 is greedy decoding
+        top_p: sample from the most probable tokens with this total probability
+        seed: sampling seed, if the server supports one; a text's n-th version adds n
+        max_tokens: maximal tokens of a reply; a truncated reply is a failure
+        thinking: whether the model thinks, sent in the form of its family (see
             docs/llm.md#thinking); null leaves it to the server
-        chat_template_kwargs: further keys of the model's chat template, sent as they are; they
-            replace what `thinking` sends under the same key
-        concurrency: how many requests are under way at once
-        timeout: seconds until a request is given up and asked again
-        retries: how often a request is asked again after 429, 5xx, a broken connection or a
+        chat_template_kwargs: further keys of the model's chat template, sent unchanged; they
+            override the keys that `thinking` sends
+        concurrency: maximal number of requests in flight
+        timeout: seconds until a request is aborted and sent again
+        retries: how often a request is sent again after 429, 5xx, a broken connection or a
             time-out
         max_tokens_total: stop before the tokens of prompts and replies exceed this
-        retry_failed: ask once more what failed in an earlier run
+        retry_failed: send again the requests that failed in an earlier run
     """
 
-    # The other keys stand in the file of `--llm FILE`.
+    # The other keys are set in the file of `--llm FILE`.
     FLAGS: ClassVar = ("model", "url", "retry_failed")
 
     model: str = ""
@@ -105,7 +106,7 @@ class LLMConfig(Settings):
 
     @property
     def base_url(self) -> str:
-        """Return the address that paths such as /models follow: it ends in /v1 or the like."""
+        """Return the base URL for paths such as /models: it ends in /v1 or the like."""
         url = self.url.strip().rstrip("/").removesuffix("/chat/completions").rstrip("/")
         last = urlsplit(url).path.rpartition("/")[2]
         if last.startswith("v") and is_digits(last[1:2]):
@@ -114,25 +115,25 @@ class LLMConfig(Settings):
 
     @property
     def key(self) -> str:
-        """Read the key from the environment; "" if there is none, or it must not be sent."""
+        """Read the key from the environment; "" if there is none, or if it must not be sent."""
         return read_key(self.key_env, self.url)
 
 
 def check_server(group: str, url: str, key_env: str) -> None:
-    """Refuse an invalid address or key of a server; keys of the config begin with `group`.
+    """Raise `ConfigError` for an invalid address or key variable; `group` is the keys' prefix.
 
-    The key's variable is none of another service's.
+    The variable must not belong to another service.
     """
     try:
         parts = urlsplit(url.strip())
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        # Spaces and signs within are taken differently by readers.
+        # Parsers treat spaces and control characters differently.
         good = good and url.strip().isprintable() and not any(map(str.isspace, url.strip()))
     except ValueError:
         parts = urlsplit("")
         good = False
     secret = parts.username or parts.password or parts.query or parts.fragment
-    reason = f"an address without user, password or query; the key is read from {group}key_env"
+    reason = f"an address without user, password or query; set the key with {group}key_env"
     # An address with a password is not shown.
     require(not secret, f"{group}url", "..", reason)
     require(good, f"{group}url", url, "an address such as http://localhost:8000")
@@ -147,7 +148,7 @@ def check_server(group: str, url: str, key_env: str) -> None:
 
 
 def _is_no_key(name: str) -> bool:
-    """Whether a variable, in capitals, is known to be something else than a key."""
+    """Whether a variable, in capitals, is known not to be a key."""
     if not name or name in _NO_KEYS:
         return True
     if name.endswith(("KEY", "TOKEN")):
@@ -156,9 +157,9 @@ def _is_no_key(name: str) -> bool:
 
 
 def read_key(name: str, url: str) -> str:
-    """Read the key for a server; "" if there is none, or if it would be sent readable.
+    """Read the key for a server; "" if there is none, or if it would be sent unencrypted.
 
-    A key is sent over https, and to this machine.
+    A key is sent only over https, or to this machine.
     """
     key = os.environ.get(name, "").strip()
     if key and not is_safe(url):
@@ -168,7 +169,7 @@ def read_key(name: str, url: str) -> str:
 
 
 def is_safe(url: str) -> bool:
-    """Whether nobody between here and a server can read the requests."""
+    """Whether requests to a server are private: over https, or to this machine."""
     parts = urlsplit(url.strip())
     host = (parts.hostname or "").removesuffix(".")
     if parts.scheme == "https" or host == "localhost" or host.endswith(".localhost"):
@@ -184,12 +185,12 @@ def is_safe(url: str) -> bool:
 
 
 def may_use_proxy(url: str) -> bool:
-    """Whether a proxy of the environment may carry requests; never those to this machine."""
+    """Whether a proxy of the environment may be used; never for requests to this machine."""
     return urlsplit(url.strip()).scheme == "https" or not is_safe(url)
 
 
 def key_state(name: str, url: str) -> str:
-    """Describe a key that a server did not take: refused, not set, or not sent."""
+    """Describe why a server rejected a key: refused, not set, or not sent."""
     if read_key(name, url):
         return "is refused"
     if os.environ.get(name, "").strip():

@@ -1,4 +1,4 @@
-"""Judge how a reply ended and whether its prompt was read whole, in the words of many servers."""
+"""Judge by the terms of many servers how a reply ended and if its prompt was truncated."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Literal
 from claim2source.core.reasons import Reason
 from claim2source.llm.work import Request, prompt_tokens
 
-# A model that declines says so in a field of its own, or by this reason.
+# A model that declines does so in a separate field, or by this reason.
 MODEL_REFUSED = "refusal"
 Ending = Literal["whole", "cut", "refused", "unfinished"]
-# What OpenAI, TGI, Anthropic, Gemini, Cohere and others call a reply that ended by itself.
+# Reasons of OpenAI, TGI, Anthropic, Gemini, Cohere and others for a reply that is complete.
 _WHOLE = frozenset(
     "stop eos eos_token end_turn stop_sequence stop_token complete completed end finished".split()
 )
@@ -21,20 +21,20 @@ _REFUSED = re.compile(
     r"refus|filter|safety|block|prohibit|recitation|spii|sensitive|policy|moderat|guardrail"
 )
 _UNFINISHED = re.compile(r"error|malformed|tool|function|cancel|abort|pause|other|unexpected|fail")
-# Ollama's own reply says so; it cuts what does not fit, from the front and without a word.
+# Identifies Ollama, which silently truncates long prompts at their beginning.
 _CUTS_PROMPTS = "fp_ollama"
-# Shorter prompts fit into any context.
+# Shorter prompts fit any context.
 _FEWEST_WORDS = 500
 _CONTEXTS = frozenset(2**power for power in range(11, 21))
-# Bytes of a text's token that are more than any language has, as a share of our estimate of four.
+# Bytes per token above those of any language, as a multiple of our estimate of four.
 _SPARSE = 1.25
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 
 
 def ending(finish: str | None, native: str | None = None) -> str | None:
-    """Return the reason why a reply ended: `native`, a provider's own, if it contradicts `finish`.
+    """Return why a reply ended: by the provider's own reason `native` if it contradicts `finish`.
 
-    A router writes `stop` for replies that its provider cut or filtered.
+    A router may write `stop` for replies that its provider truncated or filtered.
     """
     if native is None or ending_kind(finish) != "whole":
         return finish
@@ -42,7 +42,7 @@ def ending(finish: str | None, native: str | None = None) -> str | None:
 
 
 def ending_kind(finish: str | None) -> Ending:
-    """Tell a reply that ended by itself from one that was cut, refused or ended otherwise."""
+    """Classify the end of a reply: complete, truncated, refused or other."""
     name = (finish or "").strip().casefold()
     if name in _WHOLE:
         return "whole"
@@ -52,7 +52,7 @@ def ending_kind(finish: str | None) -> Ending:
 
 
 def _native_kind(native: str) -> Ending:
-    """Judge a provider's own word; one that is not known contradicts nothing."""
+    """Classify a provider's own reason; an unknown one counts as no contradiction."""
     kind = ending_kind(native)
     is_known = _UNFINISHED.search(native.casefold()) is not None
     return "whole" if kind == "unfinished" and not is_known else kind
@@ -61,18 +61,18 @@ def _native_kind(native: str) -> Ending:
 def cut_prompt_reason(
     request: Request, tokens: int, reply: Mapping[str, object] | None = None
 ) -> str | None:
-    """Explain that a server read only a part of the prompt; None if its count may be whole.
+    """Explain that a server truncated the prompt; None if its token count is plausible.
 
-    `tokens` are those of the prompt by the server's count, 0 if it has none. A token holds no two
-    words. A count that is the size of a context, for a prompt that is longer by our estimate, is
-    what is left of it. `reply` is the whole reply, if it is there: Ollama's names itself.
+    `tokens` is the server's count for the prompt, 0 if unknown. A token never spans two words. If
+    the count is the size of a context and our estimate is larger, the prompt was truncated.
+    `reply` is the whole reply, if known; Ollama's names the server.
     """
     text = " ".join(message.content for message in request.messages)
     words = len(text.split()) + len(_CJK.findall(text)) // 4
     if tokens <= 0 or words < _FEWEST_WORDS:
         return None
     estimate = prompt_tokens(request)
-    if tokens == estimate:  # our own, stored in place of a count that is missing
+    if tokens == estimate:  # our own estimate, stored if the server's count is missing
         return None
     is_far_below = tokens < words
     is_context = tokens in _CONTEXTS and estimate > _SPARSE * tokens

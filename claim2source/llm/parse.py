@@ -1,4 +1,4 @@
-"""Read replies: a cleaned text, a JSON object that fits its schema, or one of some words."""
+"""Parse replies: cleaned text, a JSON object that fits its schema, or one of several words."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ SEVERAL = Reason("several objects that differ", "schema")
 REFUSED = Reason("refused by the server's filter", "refused")
 REFUSED_BY_MODEL = Reason("refused by the model", "refused")
 UNFINISHED = "not ended by itself: finish_reason"
-# A reply may be this many times as long as what the user's message holds, or LONGEST characters.
+# A reply may be this many times as long as the user's message, or LONGEST characters.
 TIMES = 3
 LONGEST = 2500
-# Lines of the prompt that are shorter may stand in a good reply.
+# A good reply may repeat shorter lines of the prompt.
 ECHOED = 40
 MOST_BRACES = 1000
 FENCE = "```"
@@ -37,14 +37,14 @@ FENCE = "```"
 _HEADING = re.compile(r"\A[^\n<>]{1,60}:[ \t]*\n(?=<)")
 _LABEL = re.compile(r"^(?:- |[A-Z][a-z]+: )")
 
-# So many layers of fences, quotes and preambles are taken off.
+# So many layers of fences, quotes and preambles are removed.
 MOST_LAYERS = 8
-# Characters of a reply that is read at all, and of an object that stands within other text.
+# Maximal characters of a reply, and of an object within other text.
 MOST_READ = 2**20
 MOST_WITHIN = 2**16
-# So many braces are tried as the beginning of an object of any length.
+# So many braces are tried as the start of an object of any length.
 MOST_WHOLE = 16
-# Stand for an object that is covered while thoughts and control tokens are taken out.
+# Placeholders of objects while thoughts and control tokens are removed.
 _OPEN = "{\ue000"
 _CLOSE = "\ue001}"
 _COVER = re.compile("[\ue000\ue001]")
@@ -83,7 +83,7 @@ _QUOTES = (('"', '"'), ("“", "”"), ("„", "“"), ("„", "”"), ("«", "�
 
 
 def read_reply(request: Request, raw: str, finish: str | None) -> Answer:
-    """Judge a reply: an answer with text, data or choice, or one with a `failure`."""
+    """Parse a reply into an answer with text, data or choice, or with a `failure`."""
     answer = Answer(request.id, raw=raw)
     if len(raw) > MOST_READ:
         return replace(answer, failure=unfinished_reason(request, raw, finish) or TOO_LONG)
@@ -112,9 +112,9 @@ def read_reply(request: Request, raw: str, finish: str | None) -> Answer:
 
 
 def unfinished_reason(request: Request, raw: str, finish: str | None) -> str | None:
-    """Explain why a reply did not end by itself; the next run requests such a reply again.
+    """Return the reason why a reply is incomplete; the next run requests such a reply again.
 
-    A cut choice is complete if no other one begins with it: one token is all there is room for.
+    A truncated choice is complete if no other choice begins with it: there is room for one token.
     """
     kind = ending_kind(finish)
     if kind == "whole":
@@ -127,7 +127,7 @@ def unfinished_reason(request: Request, raw: str, finish: str | None) -> str | N
 
 
 def _is_whole_choice(request: Request, raw: str) -> bool:
-    """Whether a cut reply is a choice with which no other one begins."""
+    """Whether a truncated reply is a choice that is not the prefix of another."""
     if not request.choices:
         return False
     text = without_control(strip_reasoning(raw[:MOST_READ]))
@@ -187,7 +187,7 @@ def _unfenced(text: str) -> str:
 
 
 def _object_answer(answer: Answer, visible: _Covered, schema: Schema) -> Answer:
-    """Read an object out of what is left of a reply: its strings were covered and are complete."""
+    """Parse an object in the rest of a reply; its strings were replaced and are complete."""
     if not visible.text:
         return replace(answer, failure=EMPTY)
     data, failure = visible.fitting(schema)
@@ -195,23 +195,23 @@ def _object_answer(answer: Answer, visible: _Covered, schema: Schema) -> Answer:
 
 
 def json_object(text: str, schema: Schema) -> tuple[dict[str, object] | None, str | None]:
-    """Find the object in a reply that fits the schema, whatever text is around it.
+    """Find the object in a reply that fits the schema, whatever text surrounds it.
 
-    Returns it, or the reason for none. Several objects that differ are not an answer: one of them
-    may be quoted. Neither is one within braces that do not make an object, such as a spoilt outer
-    one.
+    Returns the object, or the reason for none. Several different objects are not an answer, because
+    one of them may be a quotation. An object within braces that are not an object, such as a
+    malformed outer one, is not an answer either.
     """
     return _Covered.of(text).fitting(schema)
 
 
 @dataclass(frozen=True)
 class _Covered:
-    """Reply whose JSON objects are covered: `{` and their number in signs it has not."""
+    """Reply whose JSON objects are replaced by numbered placeholders that do not occur in it."""
 
     text: str
     objects: tuple[dict[str, object], ...]
     originals: tuple[str, ...]
-    # Whether there are more braces than were looked at, in thoughts perhaps.
+    # Whether there are more braces than were tried, perhaps in thoughts.
     is_open: bool = True
 
     @classmethod
@@ -219,7 +219,7 @@ class _Covered:
         return cls("", (), ()).again(_COVER.sub("\ufffd", text))
 
     def again(self, text: str) -> _Covered:
-        """Cover the objects of a text in which some are covered already."""
+        """Replace the objects of a text, some of which are already replaced."""
         if not self.is_open:
             return replace(self, text=text)
         parts: list[str] = []
@@ -234,7 +234,7 @@ class _Covered:
             window = MOST_READ if tries < MOST_WHOLE else MOST_WITHIN
             value, length = _decoded(text[start : start + window])
             tries += 1
-            # Covering an inner object may have mended a spoilt outer one.
+            # Replacing an inner object may have repaired a malformed outer one.
             if value is None or _OPEN in text[start : start + length]:
                 start = text.find("{", start + 1)
                 continue
@@ -251,7 +251,7 @@ class _Covered:
         return _COVERED.sub(lambda match: self.originals[int(match[1])], self.text)
 
     def fitting(self, schema: Schema) -> tuple[dict[str, object] | None, str | None]:
-        """Return the one object that fits, or the reason for none."""
+        """Return the only object that fits, or the reason for none."""
         from jsonschema import validators
 
         kind: Any = validators.validator_for(dict(schema))
@@ -269,10 +269,10 @@ class _Covered:
         return answer, failure if answer is None else None
 
     def _outermost(self) -> Iterator[int]:
-        """Yield the numbers of the objects that are not within another brace."""
+        """Yield the numbers of the objects that are not within other braces."""
         depth = end = 0
         for match in _COVERED.finditer(self.text):
-            # Braces right before it are the object's own, doubled.
+            # Braces right before the object are its own, doubled.
             before = self.text[end : match.start()].rstrip("{ \n\t\r")
             for brace in _BRACE.findall(before):
                 depth = max(depth + (1 if brace == "{" else -1), 0)
@@ -311,7 +311,7 @@ def _choice(request: Request, text: str) -> str | None:
 
 
 def _tags(request: Request) -> frozenset[str]:
-    """Name the tags that close a part of a user's message."""
+    """Return the tags that close a part of a user's message."""
     tags: set[str] = set()
     for message in request.messages:
         if message.role == "user":
@@ -331,7 +331,7 @@ def _text_error(request: Request, text: str) -> str | None:
 
 
 def _is_echo(request: Request, text: str) -> bool:
-    """Whether a text repeats a longer line of the prompt's own words."""
+    """Whether a text repeats a long line of the prompt's own words."""
     words = request.own_words
     if not words:
         system = [message.content for message in request.messages if message.role == "system"]

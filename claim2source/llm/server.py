@@ -1,6 +1,6 @@
-"""Speak with a server through the `openai` package, which retries passing failures.
+"""Send requests to a server with the `openai` package, which retries temporary failures.
 
-Replies are bounded, and the key is taken out of whatever comes back.
+The size of replies is bounded, and the key is removed from all texts of the server.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     import httpx2
 
 MOST_BYTES = 8 * 2**20  # of a reply
-# Sent with every request: a packed reply unpacks without a bound.
+# Sent with every request: the size of a decompressed reply has no bound.
 HEADERS = {"Accept-Encoding": "identity"}
-# Busy servers say these; 408 is a proxy's time-out, 409 a lock's.
+# Status codes of busy servers; 408 is a proxy's time-out, 409 a lock's.
 _PASSING = (408, 409, 425, 429)
-# With these no other request can succeed either.
+# After these, no other request can succeed either.
 _USELESS = (401, 402, 403, 404, 405, 501)
-# Errors that stay: the server does not support the request.
+# Permanent errors: the server does not support the request.
 _LASTING = (501, 505, 506, 508, 510, 511)
 _SPENT = re.compile(
     r"insufficient[_ ](?:quota|balance|funds|credits?)|exceeded_current_quota|arrearage"
@@ -52,18 +52,18 @@ _TOO_LARGE = re.compile(
     re.IGNORECASE,
 )
 _SPOILT = re.compile(r"output that does not match the expected", re.IGNORECASE)
-# Characters of a server's words that are shown, and that are searched for what they mean.
+# Characters of a server's message that are shown, and that are searched for its meaning.
 _LONGEST_WORDS, _READ = 300, 2000
-# A greedy reply that failed would come again: the second try is sampled, and with another seed.
+# A failed greedy reply would be repeated: the second try is sampled, with another seed.
 SECOND_TEMPERATURE, SECOND_SEED = 0.3, 1_000_003
 NO_LIST = (404, 405, 501)
 _LLAMA_CPP = "llamacpp"  # owner of its models
 _SHORTEST_KEY = 4
-# No reply has more tokens; SQLite holds no number above 2**63.
+# No reply has more tokens; SQLite cannot store numbers above 2**63.
 _MOST_TOKENS = 2**40
 _HIGHEST_LOGPROB = 0.01
 _BROKEN = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
-# What some models refuse to be asked; without it they are asked all the same.
+# Parameters that some models refuse; requests to these omit them.
 OPTIONAL = {
     "max_tokens": r"max_tokens",
     "temperature": r"temperature",
@@ -73,7 +73,7 @@ OPTIONAL = {
     TEMPLATE: r"chat_template(?:_kwargs)?|(?:enable_)?thinking(?:_mode)?|reasoning_effort",
     SWITCH: r"thinking",
 }
-# Of a content's parts; others are thoughts, pictures or refusals.
+# Types of text parts; others are thoughts, pictures or refusals.
 _TEXTS = ("text", "output_text")
 _UNWANTED = re.compile(
     r"unsupported|unknown|unrecogni[sz]ed|unexpected|unavailable|n[o'’]t (?:be )?(?:support|permit"
@@ -84,22 +84,22 @@ _UNWANTED = re.compile(
 
 
 class Refusal(Exception):
-    """Report the status and words with which a server refused a request.
+    """Status and message with which a server refused a request.
 
-    `reason` may repeat what was sent: who shows it takes the key out, and `shown` does the rest.
+    `reason` may repeat the request: remove the key before showing it; `shown` does the rest.
     """
 
     def __init__(self, status: int, reason: str, codes: str = "") -> None:
         self.status, self.reason, self.codes = status, reason, codes
-        # When the server wants to be asked again, in its words.
+        # When to send the request again, as the server writes it.
         self.retry_after = ""
-        # What the refused request held.
+        # The content of the refused request.
         self.parts: frozenset[str] = frozenset(OPTIONAL)
         super().__init__(reason)
 
     @property
     def is_spent(self) -> bool:
-        """Whether the account has no means left: waiting does not help."""
+        """Whether the account's quota is exhausted, so that waiting does not help."""
         if self.status not in (402, 403, 429):
             return False
         return self.status == 402 or bool(_SPENT.search(f"{self.codes} {self.reason[:_READ]}"))
@@ -111,12 +111,12 @@ class Refusal(Exception):
 
     @property
     def is_too_large(self) -> bool:
-        """Whether a shorter text may be taken; some servers say so with status 500."""
+        """Whether a shorter text may be accepted; some servers use status 500 for this."""
         return self.status == 413 or bool(_TOO_LARGE.search(self.reason[:_READ]))
 
     @property
     def is_spoilt(self) -> bool:
-        """Whether llama.cpp could not read what the model wrote by a schema."""
+        """Whether llama.cpp could not parse the model's output by the schema."""
         return self.status == 500 and bool(_SPOILT.search(self.reason[:_READ]))
 
     @property
@@ -128,7 +128,7 @@ class Refusal(Exception):
 
 
 def refusal(status: int, content: bytes) -> Refusal:
-    """Read a refusal's words, wherever a server puts them."""
+    """Extract a refusal's message from the fields that servers use."""
     text = content.decode("utf-8", "replace")
     try:
         values = json.loads(content)
@@ -145,7 +145,7 @@ def refusal(status: int, content: bytes) -> Refusal:
 
 
 def short_line(words: str) -> str:
-    """Make one short line of a server's words."""
+    """Shorten a server's message to one line."""
     return shortened(printable_line(words), _LONGEST_WORDS)
 
 
@@ -157,16 +157,16 @@ def other_shape(content: bytes, shape: str) -> Refusal:
 
 @cache
 def bounded_client() -> type[httpx2.AsyncClient]:
-    """Make the class of a client whose replies are bounded, and which stays at its origin.
+    """Make the class of a client with bounded replies that does not follow redirects elsewhere.
 
-    The OpenAI package sends again what fails; what cannot succeed is marked for it by a header.
+    The OpenAI package retries failures; a header marks those that cannot succeed.
     """
     import httpx2
 
     class BoundedClient(httpx2.AsyncClient):
         async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
             try:
-                # httpx's own limit starts again with every piece of a reply.
+                # httpx's own time limit restarts with every chunk of a reply.
                 async with asyncio.timeout(request.extensions["timeout"]["read"]):
                     reply = await self._read_whole(request, options)
             except TimeoutError:
@@ -187,7 +187,7 @@ def bounded_client() -> type[httpx2.AsyncClient]:
                 _refuse_redirect(response)
                 packed = response.headers.get("content-encoding", "identity").strip().lower()
                 if packed not in ("", "identity"):
-                    raise Refusal(status, f"a reply that is packed as {packed}")
+                    raise Refusal(status, f"a reply that is compressed as {packed}")
                 async for piece in response.aiter_raw():
                     content += piece
                     if len(content) > MOST_BYTES:
@@ -203,7 +203,7 @@ def bounded_client() -> type[httpx2.AsyncClient]:
 
 
 def _is_cut(content: bytes) -> bool:
-    """Whether a reply ends within its object: the next one may be complete."""
+    """Whether a reply is a truncated object: the next one may be complete."""
     try:
         json.loads(content)
     except RecursionError:
@@ -216,21 +216,21 @@ def _is_cut(content: bytes) -> bool:
 
 def _refuse_redirect(response: httpx2.Response) -> None:
     if (further := response.next_request) is not None:
-        # The rest of the address may hold secrets.
+        # The rest of the address may contain secrets.
         target = f"{further.url.scheme}://{further.url.netloc.decode('ascii', 'replace')}"
-        raise Refusal(response.status_code, f"it redirects to {target}: write that as the address")
+        raise Refusal(response.status_code, f"it redirects to {target}: use this as the address")
 
 
 class UnusableServer(UserError):
-    """Report a server, key or model with which no request can succeed."""
+    """Server, key or model with which no request can succeed."""
 
 
 class NoReply(Exception):
-    """Reason for no reply, however often it was requested."""
+    """Reason why all tries of a request had no reply."""
 
 
 class CutPrompt(Exception):
-    """Report a reply to a part of the prompt, and the tokens that it cost."""
+    """Reply to a truncated prompt, and the tokens that it cost."""
 
     def __init__(self, reason: str, usage: Usage) -> None:
         self.usage = usage
@@ -238,21 +238,21 @@ class CutPrompt(Exception):
 
 
 class Server:
-    """Ask one server; open while the `async with` lasts. Errors name keys that begin with `group`.
+    """Connection to one server, within an `async with`. `group` is the prefix of keys in errors.
 
-    A request is sent again after 408, 429, 5xx, a broken connection or a time-out, as often as the
-    config says, each time within its time-out.
+    A request is sent again after 408, 429, 5xx, a broken connection or a time-out. The config sets
+    the number of retries and the time-out of each.
     """
 
     def __init__(self, config: LLMConfig, group: str = "llm.") -> None:
         from httpx2 import Limits
         from openai import AsyncOpenAI
 
-        # At their lower levels they log the headers of replies, which may repeat the key.
+        # At lower levels these loggers write headers of replies, which may repeat the key.
         for name in ("openai", "httpx", "httpcore", "httpx2", "httpcore2"):
             logging.getLogger(name).setLevel(logging.WARNING)
         self.config, self._key, self._group = config, config.key, group
-        # Of llama.cpp, as `models` finds: it passes over vLLM's choices, but keeps to a grammar.
+        # Whether `models` found llama.cpp, which ignores vLLM's choices but supports grammars.
         self.is_llama_cpp = False
         http = bounded_client()(
             limits=Limits(max_connections=None), trust_env=may_use_proxy(config.url)
@@ -273,7 +273,7 @@ class Server:
         await self._client.close()
 
     async def models(self) -> list[str] | None:
-        """List the names of the server's models; None if it has no such list."""
+        """List the names of the server's models; None if it does not provide a list."""
         try:
             reply, _ = await self.send("/models")
             names = [str(model["id"]) for model in reply["data"]]
@@ -287,7 +287,7 @@ class Server:
             raise self.unusable(error) from None
 
     async def slots(self) -> int | None:
-        """Count the requests that llama.cpp answers at once; None if it does not say."""
+        """Return how many requests llama.cpp answers in parallel; None if it is not reported."""
         address = self.config.base_url.rpartition("/")[0]
         try:
             reply, _ = await self.send(f"{address}/props", no_retry=True)
@@ -305,9 +305,9 @@ class Server:
     ) -> StoredReply:
         """Request a reply. Raises `NoReply`, `Refusal`, or `UnusableServer` if none can succeed.
 
-        `CutPrompt` is raised if the server read a part of the prompt only.
-        `strict` has the server keep to schema or choices. `retry` says that an earlier reply
-        failed. `left_out` names those of `OPTIONAL` that the model refuses.
+        Raises `CutPrompt` if the server truncated the prompt. With `strict` the server must
+        enforce the schema or the choices. `retry`: whether an earlier reply failed. `left_out`
+        names those of `OPTIONAL` that the model refuses.
         """
         body = self._body(request, strict, retry, left_out)
         try:
@@ -332,7 +332,8 @@ class Server:
     ) -> tuple[Any, bytes]:
         """Send a request; return the reply's JSON and bytes. Raises `NoReply` or `Refusal`.
 
-        `path` follows the server's address, or is an address itself; `no_retry`: it is sent once.
+        `path` is appended to the server's address, or is an address itself. With `no_retry` the
+        request is sent only once.
         """
         import httpx2
         import openai
@@ -366,7 +367,7 @@ class Server:
         return Refusal(refused.status, short_line(self._without_key(refused.reason)), refused.codes)
 
     def unusable(self, error: Refusal) -> UnusableServer:
-        """Name the key of the config that a server does not take."""
+        """Make the error that names the setting which a server rejects."""
         config, group = self.config, self._group
         if error.status in (401, 403) and not error.is_spent:
             key = key_state(config.key_env, config.url)
@@ -385,7 +386,7 @@ class Server:
     def _body(
         self, request: Request, strict: bool, retry: bool, left_out: Collection[str]
     ) -> dict[str, Any]:
-        """Write the request as vLLM 0.32 takes it, without the parts that this model refuses."""
+        """Return the request in the form of vLLM 0.32, without the parts that the model refuses."""
         config = self.config
         temperature = config.temperature
         if retry:
@@ -421,7 +422,7 @@ class Server:
         text = self._without_key(_without_surrogates(_text(message.get("content"))))
         finish, native = choice.get("finish_reason"), choice.get("native_finish_reason")
         if not isinstance(finish, str | None):
-            raise TypeError("finish_reason is not text")
+            raise TypeError("finish_reason is not a string")
         finish = ending(finish, native if isinstance(native, str) else None)
         words = _refusal_words(message)
         if words and not text.strip():
@@ -429,7 +430,7 @@ class Server:
             finish = MODEL_REFUSED
         usage = reply.get("usage")
         usage = {} if usage is None else usage
-        # Not every server counts.
+        # Not every server counts tokens.
         prompt = _prompt_count(usage) or prompt_tokens(request)
         completion = _count(usage.get("completion_tokens")) or len(text) // 4 + 1
         logprobs = (choice.get("logprobs") or {}).get("content") or ()
@@ -449,14 +450,14 @@ class Server:
         return StoredReply(text, finish, Usage(prompt, completion), tokens, reasoned=reasoned)
 
     def _without_key(self, text: str) -> str:
-        """Take the key out of a text: a server may echo it."""
+        """Remove the key from a text, because a server may echo it."""
         if len(self._key) < _SHORTEST_KEY:
             return text
         return text.replace(self._key, f"<{self.config.key_env}>")
 
 
 def refused_part(error: Refusal, refused_names: Collection[str]) -> str | None:
-    """Name the part of `OPTIONAL` that a refusal is about, unless it is in `refused_names`."""
+    """Return the part of `OPTIONAL` that a refusal names, unless it is in `refused_names`."""
     words = f"{error.codes} {error.reason}"
     if error.status not in (400, 422) or not _UNWANTED.search(words):
         return None
@@ -471,15 +472,15 @@ def _text(content: object) -> str:
     if isinstance(content, list):
         parts = [{"text": part} if isinstance(part, str) else part for part in content]
         texts = [part for part in parts if part.get("type", "text") in _TEXTS]
-        # Gemini marks its thoughts so.
+        # Gemini marks its thoughts this way.
         return "".join(part["text"] for part in texts if not part.get("thought"))
     if not isinstance(content, str | None):
-        raise TypeError("content is not text")
+        raise TypeError("content is not a string")
     return content or ""
 
 
 def _refusal_words(message: Mapping[str, Any]) -> str:
-    """Return the words with which a model refused, in a field or a part of its own; "" if none."""
+    """Return a model's refusal from its separate field or part; "" if there is none."""
     words = message.get("refusal")
     content = message.get("content")
     if isinstance(content, list) and not words:
@@ -497,7 +498,7 @@ def _messages(request: Request, retry: bool) -> list[dict[str, str]]:
 
 
 def _form_parts(request: Request, is_llama_cpp: bool) -> dict[str, object]:
-    """Return the parts of a request that keep a reply to its choices or its schema."""
+    """Return the parts of a request that enforce its choices or its schema."""
     if request.choices and is_llama_cpp:
         choices = [json.dumps(choice, ensure_ascii=False) for choice in request.choices]
         return {"grammar": f"root ::= {' | '.join(choices)}"}
@@ -510,27 +511,27 @@ def _form_parts(request: Request, is_llama_cpp: bool) -> dict[str, object]:
 
 
 def _without_surrogates(text: object) -> str:
-    """Replace halves of surrogate pairs, which no file can hold, by question marks."""
+    """Replace unpaired surrogates, which cannot be encoded, by question marks."""
     return str(text).encode("utf-8", "replace").decode("utf-8")
 
 
 def _logprob(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError("no log-probability")
-    # Rounded ones may be a little above 0.
+    # Rounded values may be slightly above 0.
     if not value <= _HIGHEST_LOGPROB:
         raise ValueError("no log-probability")
     return float(value)
 
 
 def _prompt_count(usage: Mapping[str, Any]) -> int:
-    """Count a prompt's tokens, the cached ones too; 0 if the server does not count."""
+    """Return a prompt's tokens, including cached ones; 0 if the server does not count them."""
     tokens = _count(usage.get("prompt_tokens"))
     details = usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
     if not tokens or isinstance(cached, bool) or not isinstance(cached, int):
         return tokens
-    # More cached than read: this server counts them apart.
+    # More cached than total tokens: this server counts them separately.
     return tokens + cached if tokens < cached <= _MOST_TOKENS else tokens
 
 

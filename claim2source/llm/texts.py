@@ -1,4 +1,4 @@
-"""Have a language model write texts: translations of claims and sources, rewritings in a style."""
+"""Write texts by a language model: translations of claims and sources, rewritings in a style."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ GERMAN = "translate_german"
 
 @dataclass(frozen=True)
 class WritingTask:
-    """Request for a text, and what judges the reply."""
+    """Request for a text, and the check of its reply."""
 
     request: Request
     judge: Judge
 
 
 def translation_tasks(texts: Sequence[ForeignText], prompt: str) -> list[WritingTask]:
-    """Ask for the English of texts, by a prompt's name or file.
+    """Make the requests for English translations, by a prompt's name or file.
 
     `auto`: German by its own prompt, other languages by the scientific one.
     """
@@ -47,7 +47,7 @@ def translation_tasks(texts: Sequence[ForeignText], prompt: str) -> list[Writing
 
 
 def style_prompt(style: Style, name: str | None = None) -> Prompt:
-    """Read a style's prompt, or another one; raise `UserError` if it needs other variables."""
+    """Read a style's prompt or a given file; raise `UserError` if it needs other variables."""
     prompt = read_prompt(name or str(style.prompt))
     prompt.check_variables(_style_values(style, Original("", "")))
     return prompt
@@ -59,7 +59,7 @@ def style_tasks(
     prompt: Prompt,
     versions: int,
 ) -> list[WritingTask]:
-    """Ask for each text in a style, so many times."""
+    """Make the requests for each text in a style, in several versions."""
     tasks: list[WritingTask] = []
     for text in texts:
         values = _style_values(style, text)
@@ -81,16 +81,17 @@ def write_texts(
     tasks: Sequence[WritingTask],
     subject: str,
 ) -> tuple[list[WrittenText], list[Answer]]:
-    """Ask a language model for texts and judge them; return them with the answers.
+    """Request texts from a language model and check them; return them with the answers.
 
-    What is bad or doubtful is asked for again, as all failures are; a doubtful text stays.
+    Bad or doubtful texts are requested again, like all failures; a text that stays doubtful is
+    kept.
     """
     judges = {task.request.id: task.judge for task in tasks}
 
     def check(request: Request, answer: Answer) -> str | None:
         return judges[request.id](answer.text).reason
 
-    # The program counts the texts by kind: a doubtful one has not failed.
+    # The program counts the texts by kind: a doubtful text is not a failure.
     answers = llm.answer([task.request for task in tasks], check, subject, warns=False)
     results = []
     for task, answer in zip(tasks, answers, strict=True):
@@ -100,7 +101,7 @@ def write_texts(
         elif not answer.is_asked:
             text = WrittenText(kind="not asked", reason=answer.failure)
         elif not text.text or text.reason != answer.failure:
-            # It failed for another reason than what was lost of it.
+            # It failed for another reason than lost content.
             text = WrittenText(kind="failed", reason=answer.failure)
         results.append(text)
     return results, answers

@@ -1,6 +1,6 @@
-"""Switch a model's thinking on or off, in the words that its template or its server reads.
+"""Switch a model's thinking on or off, by the keys of its chat template or its server.
 
-A chat template ignores a key that it does not know: what is sent must be the model's own key.
+A chat template ignores unknown keys, so the model's own key must be sent.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from claim2source.llm.config import LLMConfig
 TEMPLATE = "chat_template_kwargs"
 EFFORT = "reasoning_effort"
 SWITCH = "thinking"
-# The parts of a request that say whether a model thinks.
+# The parts of a request that set whether a model thinks.
 PARTS = (TEMPLATE, EFFORT, SWITCH)
 NOTHING = "nothing"
-# Where servers put what a model thought.
+# Fields of servers for a model's thoughts.
 _FIELDS = ("reasoning_content", "reasoning", "reasoning_details")
 _THOUGHT_PARTS = ("thinking", "reasoning", "reasoning_content", "redacted_thinking")
 
@@ -38,13 +38,13 @@ _FAMILIES = (
     (re.compile(r"kimi"), _Family("thinking")),
     (re.compile(r"deepseek[-_ ]?v(?:3[._p][1-9]|[4-9]|[1-9]\d)"), _Family("thinking")),
     (re.compile(r"granite-?[34]|holo-?2"), _Family("thinking")),
-    # It cannot be switched off: low is the least.
+    # Thinking cannot be switched off; low is the minimum.
     (re.compile(r"gpt-?oss"), _Family(EFFORT, "low", "medium")),
     (re.compile(r"minimax-?m3"), _Family("thinking_mode", "disabled", "enabled")),
 )
-# Qwen3, GLM, Gemma, Hunyuan, and the key that most other templates read.
+# Qwen3, GLM, Gemma, Hunyuan, and the key that most other templates use.
 _OTHERS = _Family("enable_thinking")
-# Makers' own servers take {"thinking": {"type": ..}} in place of a template's key.
+# Vendors' own servers accept {"thinking": {"type": ..}} instead of a template's key.
 _HOSTS = (
     "moonshot.ai",
     "moonshot.cn",
@@ -57,7 +57,7 @@ _HOSTS = (
 
 
 def thinking_parts(config: LLMConfig) -> dict[str, object]:
-    """Return the parts of a request that say whether the model thinks, and its template's keys."""
+    """Return the parts of a request that set whether the model thinks, and its template's keys."""
     parts: dict[str, object] = {}
     keys: dict[str, object] = {}
     if config.thinking is not None and _is_makers_server(config.url):
@@ -68,7 +68,7 @@ def thinking_parts(config: LLMConfig) -> dict[str, object]:
     keys |= config.chat_template_kwargs
     if keys:
         parts[TEMPLATE] = keys
-    # vLLM takes gpt-oss' effort beside the template's keys, llama.cpp among them.
+    # vLLM expects gpt-oss' effort outside the template's keys, llama.cpp within them.
     if EFFORT in keys and family_for(config.model).key == EFFORT:
         parts[EFFORT] = keys[EFFORT]
     return parts
@@ -89,7 +89,7 @@ def _is_makers_server(url: str) -> bool:
 
 
 def sent_text(body: Mapping[str, object]) -> str:
-    """Describe what a request asks about thinking: `enable_thinking=false`, or `nothing`."""
+    """Describe a request's thinking settings: `enable_thinking=false`, or `nothing`."""
     pairs: dict[str, str] = {}
     for part in PARTS:
         value = body.get(part)
@@ -109,9 +109,9 @@ def _value_text(value: object) -> str:
 
 
 def key_part(config: LLMConfig) -> object:
-    """Return what a stored answer's key says of thinking.
+    """Return the part about thinking in a stored answer's key.
 
-    While `enable_thinking` is all that is sent, it is the setting itself, as in older stores.
+    If only `enable_thinking` is sent, it is the setting itself, as in older stores.
     """
     parts = thinking_parts(config)
     plain: dict[str, object] = {}
@@ -123,7 +123,7 @@ def key_part(config: LLMConfig) -> object:
 
 
 def holds_reasoning(message: Mapping[str, object], usage: Mapping[str, object]) -> bool:
-    """Whether a reply has what the model thought apart from its text, or counts its tokens."""
+    """Whether a reply has the model's thoughts in a separate field, or counts their tokens."""
     if any(_is_filled(message.get(field)) for field in _FIELDS):
         return True
     content = message.get("content")
@@ -137,7 +137,7 @@ def holds_reasoning(message: Mapping[str, object], usage: Mapping[str, object]) 
 
 
 def _is_thought(part: object) -> bool:
-    """Whether a part of a reply's content is what the model thought."""
+    """Whether a part of a reply's content is a thought."""
     if not isinstance(part, Mapping):
         return False
     return part.get("type") in _THOUGHT_PARTS or bool(part.get("thought"))

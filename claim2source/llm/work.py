@@ -1,4 +1,4 @@
-"""Describe LLM work: a request becomes an answer that was checked, or a failure with its reason."""
+"""Define requests to language models and their answers, which are checked or have a failure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from claim2source.text.prompts import Message, Prompt
 
 Schema = Mapping[str, object]
 TEXTS: Schema = {"type": "array", "items": {"type": "string"}}
-# Answers that failed at the server or were never asked; they are not stored.
+# Failures of the server or of requests that were not sent; they are not stored.
 NOT_ASKED = "not asked"
 NO_REPLY = "no reply"
 
@@ -51,7 +51,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Token:
-    """One token of a reply, with the log-probabilities of the tokens likeliest there."""
+    """Token of a reply, with the log-probabilities of the most likely tokens at its position."""
 
     text: str
     logprob: float
@@ -60,7 +60,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Request:
-    """Describe a request of a text, a JSON object (`schema`) or one of some words (`choices`).
+    """Request for a text, a JSON object (`schema`) or one of several words (`choices`).
 
     `id` names the record in messages; `version` is the prompt's. `sample` tells several versions
     of one text apart. `own_words` are the prompt's, without values; "": the system's message.
@@ -82,7 +82,7 @@ class Request:
 
     @classmethod
     def of(cls, prompt: Prompt, id: str, values: Mapping[str, str], **options: Any) -> Self:
-        """Fill in a prompt; `options` are the other fields."""
+        """Make a request from a prompt and its values; `options` are the other fields."""
         options.setdefault("own_words", prompt.own_words)
         options.setdefault("reminder", prompt.reminder(values))
         return cls(id, prompt.messages(values), f"{prompt.name} {prompt.version}", **options)
@@ -90,12 +90,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer to a request; `failure` says what is wrong with it, None if it is good.
+    """Answer to a request; `failure` is the reason why it is bad, None if it is good.
 
-    `text` is the cleaned reply (of `choices`: the choice), `data` the JSON object, `raw` the
-    reply as it came. `stored` says that nothing was asked for it now. `reasoned` says
-    that the raw text has reasoning, `thinking` what the request said about it, and whether the
-    reply has some, there or elsewhere.
+    `text` is the cleaned reply (for `choices` the choice), `data` the JSON object, `raw` the
+    unchanged reply. `stored`: whether it comes from the store. `reasoned`: whether the raw text
+    has reasoning. `thinking` has the request's settings, and whether the reply has reasoning in
+    the text or elsewhere.
     """
 
     id: str
@@ -111,20 +111,20 @@ class Answer:
 
     @property
     def is_asked(self) -> bool:
-        """Whether the server has answered, well or not: the next run need not ask again."""
+        """Whether the server has answered, well or not, so that the next run need not retry."""
         return self.failure is None or not is_unanswered(self.failure)
 
 
-# Returns the failure of an answer; None if it is good.
+# Return the failure of an answer; None if it is good.
 Check = Callable[[Request, Answer], str | None]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Count a run's requests before it sends any.
+    """Counts of a run's requests before any is sent.
 
-    `requests` are to be made, `stored` are answered, `repeated` ask what another one does.
-    Tokens are estimated from the length of the texts; of replies they are the most allowed.
+    `requests` are to be sent, `stored` have an answer, `repeated` equal another request. Prompt
+    tokens are estimated from the length of the texts; reply tokens are the allowed maximum.
     """
 
     requests: int
@@ -135,23 +135,23 @@ class Plan:
 
     def __str__(self) -> str:
         return (
-            f"{self.requests} requests to make, {self.stored} stored, {self.repeated} repeated; "
-            f"about {self.prompt_tokens} tokens of prompts, "
-            f"at most {self.most_completion_tokens} of replies"
+            f"{self.requests} requests to send, {self.stored} stored, {self.repeated} repeated; "
+            f"about {self.prompt_tokens} prompt tokens, "
+            f"at most {self.most_completion_tokens} reply tokens"
         )
 
 
 def require_answers(answers: Sequence[Answer], noun: str = "requests") -> None:
-    """Raise `UserError` if a request was not asked or got no reply: a next run goes on there.
+    """Raise `UserError` if a request was not sent or has no reply; the next run resumes there.
 
-    A program calls it last, when what was answered is written. Replies that failed their checks
-    do not count: a next run would not request them.
+    A program calls it at the end, after writing all answers. Replies that failed their checks do
+    not count, because the next run would not request them.
     """
     unanswered = [answer for answer in answers if not answer.is_asked]
     if unanswered:
         raise UserError(
             f"{len(unanswered)} of {len(answers)} {noun} have no answer ({reasons(unanswered)}); "
-            "answers are kept: the same command continues from there"
+            "answers are stored: run the same command to continue"
         )
 
 
@@ -169,17 +169,17 @@ def reasons(answers: Sequence[Answer]) -> str:
 
 
 def is_unanswered(failure: str) -> bool:
-    """Whether a failure is that of a server that was not asked or gave no reply."""
+    """Whether a failure is a request that was not sent or had no reply."""
     return failure.startswith((NOT_ASKED, NO_REPLY))
 
 
 def count_thinking(answers: Sequence[Answer]) -> tuple[Thinking, ...]:
-    """Count the answers by model and what was sent about thinking, and those that reasoned."""
+    """Count the answers by model and thinking settings, and those that reasoned."""
     return merged_thinking(answer.thinking for answer in answers if answer.thinking is not None)
 
 
 def answer_key(request: Request, config: LLMConfig) -> str:
-    """Hash everything that makes an answer: model, messages, sampling, schema, prompt version."""
+    """Hash all that an answer depends on: model, messages, sampling, schema, prompt version."""
     return content_hash(
         {
             "model": config.model,
@@ -199,6 +199,6 @@ def answer_key(request: Request, config: LLMConfig) -> str:
 
 
 def prompt_tokens(request: Request) -> int:
-    """Estimate the tokens of a prompt: four bytes each, and some for the template."""
+    """Estimate the tokens of a prompt: four bytes each, plus some for the template."""
     size = sum(len(message.content.encode("utf-8", "replace")) for message in request.messages)
     return size // 4 + 8 * len(request.messages)

@@ -40,14 +40,14 @@ from claim2source.text.views import claim_parts
 if TYPE_CHECKING:
     from claim2source.search.choose import Grid
 
-# bm25s and Stemmer are imported where they are used: training on mined negatives needs neither.
+# bm25s and Stemmer are imported on use: training on mined negatives needs neither.
 Language = Literal["en", "de", "fr", "ar"]
 _STEMMERS = {"en": "english", "de": "german", "fr": "french", "ar": "arabic"}
 _STOP_WORDS = {"en": "STOPWORDS_EN", "de": "STOPWORDS_GERMAN", "fr": "STOPWORDS_FRENCH"}
 _OWN_STOP_WORDS = {"ar": STOP_WORDS}
-# What makes spellings of a word the same before texts are cut into words.
+# Normalises spellings of a word before texts are split into words.
 SPELLERS = {"ar": normalise_arabic}
-# Of each analysis; counted up when the same settings and texts would give another run.
+# Version of each analysis; increased if the same settings and texts give another run.
 FORMATS = {"terms": 4, "whitespace": 3, "spaces": 3, "lemmas": 3}
 BM25_GRID: Grid = (
     ("title_weight", (1, 2, 3)),
@@ -55,7 +55,7 @@ BM25_GRID: Grid = (
     ("b", (0.75, 0.5, 0.9, 0.3)),
 )
 NO_TERM = "no term in common with any source"
-# Scores held at a time (8 MiB): they stay in the processor's cache.
+# Scores in memory at a time (8 MiB), so that they stay in the processor's cache.
 _CELLS = 2**21
 
 
@@ -63,8 +63,8 @@ _CELLS = 2**21
 class BM25(Settings):
     """Rank sources by the terms they share with a claim.
 
-    With a `store` the runs are kept: the same claims and sources are not searched again. It is no
-    setting: equal settings are equal with any store.
+    With a `store`, runs are stored: the same claims and sources are not searched again. The store
+    is not a setting and does not affect equality.
 
     Example:
         >>> import claim2source as c2s
@@ -74,26 +74,26 @@ class BM25(Settings):
         10
 
     Args:
-        analysis: `terms` (NFKC, lower case, stop words out, stemmed); `whitespace`, the papers'
-            variant: str.split, nothing else; `spaces`, the organisers' own: split(" "), so that
-            line breaks part no words and a second space is a term; or `lemmas`, the news paper's
-            released one: spaCy's lemmas, lower case, without stop words and what is not letters
-            and digits. The last three have rank_bm25's BM25Okapi scores; set k1 to 1.5 and b to
-            0.75 for its defaults.
+        analysis: `terms` (NFKC, lower case, without stop words, stemmed); `whitespace`, the papers'
+            variant: only str.split; `spaces`, the organisers' own: split(" "), which does not split
+            at line breaks and makes a second space a term; or `lemmas`, the news paper's
+            released one: spaCy's lemmas, lower case, without stop words and other characters than
+            letters and digits. The last three have rank_bm25's BM25Okapi scores; set k1 to 1.5 and
+            b to 0.75 for its defaults.
         k1: saturation of term frequency, 0 or more.
         b: share of length normalisation, 0 to 1.
         title_weight: how often the title's terms are counted.
-        abstracts: index abstracts, or bodies of articles; false: titles alone.
-        metadata: index authors and venue too.
-        language: language of the sources; its stemmer is used on both sides, since stems
-            match only if one stemmer made them. Stop words are of the language of a claim,
-            or of each part of a bilingual one; the sources' are left out of all. With `ar` both
-            sides are spelled in one way first (`text/clean.py`).
-        claims: claim representation.
-        stop_words: leave stop words out; `terms` only.
-        stemmer: compare stems instead of words; `terms` only.
-        clean: remove links, handles, emojis and hash signs from claims; a hashtag's word stays.
-        pipeline: spaCy's pipeline for `lemmas`, of the sources' language: a package or a folder.
+        abstracts: index abstracts, or bodies of articles; false: only titles.
+        metadata: also index authors and venue.
+        language: language of the sources. Its stemmer is used for sources and claims, because only
+            stems of the same stemmer match. Stop words are those of a claim's language, or of the
+            language of each part of a bilingual claim; the sources' are always removed. With `ar`,
+            spellings are normalised first (`text/clean.py`).
+        claims: claim form.
+        stop_words: remove stop words; only for `terms`.
+        stemmer: compare stems instead of words; only for `terms`.
+        clean: remove links, handles, emojis and hash signs from claims; hashtags keep their word.
+        pipeline: spaCy pipeline for `lemmas` in the sources' language: a package or a folder.
     """
 
     analysis: Literal["terms", "whitespace", "spaces", "lemmas"] = "terms"
@@ -112,13 +112,13 @@ class BM25(Settings):
 
     def __post_init__(self, store: Store | None) -> None:
         require_kind(store, (Store, type(None)), "store", "a Store, or None")
-        # `replace` reads it here.
+        # `replace` needs it as an attribute.
         vars(self)["store"] = store
         super().__post_init__()
 
     @property
     def format(self) -> int:
-        """Number the version of the analysis: another one gives other terms."""
+        """Return the version of the analysis, which determines the terms."""
         return FORMATS[self.analysis]
 
     @property
@@ -134,7 +134,7 @@ class BM25(Settings):
 
         Texts are analysed once for each analysis and title weight.
         """
-        # What chooses is not imported to search.
+        # The code for choosing is not imported to search.
         from claim2source.search.choose import (
             DEPTH,
             by_analysis,
@@ -194,7 +194,7 @@ class BM25Index:
         return one_line(self, sources=len(self.source_ids), config=self.config)
 
     def build(self) -> Cost:
-        """Analyse the sources now, not in the first search; the cost is 0 if that is done."""
+        """Analyse the sources now, not in the first search; the cost is 0 if they already are."""
         if self._analysed is not None:
             return Cost()
         started = time.perf_counter()
@@ -239,12 +239,12 @@ class BM25Index:
             self._sources_hash = sources_hash(self._sources, texts)
             self._has_unseen = any(map(has_unseen, texts))
         form = self.config.claims
-        # Stop words go by the language of each part.
+        # Stop words depend on the language of each part.
         claim_texts = [[[p.text, p.language] for p in claim_parts(c, form)] for c in claims]
         is_changed = self._has_unseen or any(
             has_unseen(text) for parts in claim_texts for text, _ in parts
         )
-        # Runs of such texts that were stored before counted them as ends of words.
+        # Older stored runs treated such characters as word boundaries.
         without = {"without": "unseen"} if is_changed and self.config.analysis == "terms" else {}
         return {
             "stage": "bm25",
@@ -263,7 +263,7 @@ class BM25Index:
         return copied
 
     def terms(self, claims: Sequence[Claim]) -> Terms:
-        """List the ids of the index's terms in every claim, in text order, repeated ones repeated.
+        """List the ids of the index's terms in every claim, in text order, with repeats.
 
         Every part of a claim is analysed with the stop words of its own language.
         """
@@ -287,8 +287,8 @@ class BM25Index:
     def rank(self, claims: Sequence[Claim], k: int, terms: Terms | None = None) -> Run:
         """Rank the best `k` sources that have a term in common with the claim.
 
-        Of sources with equal scores the first by id, descending, are kept. `terms` are the
-        claims' `terms` if they are known already.
+        Ties are broken by id, descending. `terms` are the claims' `terms` if they are already
+        known.
         """
         positions, scores = self.top(claims, k, terms)
         return self._built().ids.run(claims, positions, scores)
@@ -319,7 +319,7 @@ def _top(
 ) -> tuple[np.ndarray, np.ndarray]:
     scores = postings.score_documents(terms)
     rows_with_candidates = [row for row, claim in enumerate(claims) if claim.candidates is not None]
-    # As many more as may be taken away again.
+    # As many more as may be removed afterwards.
     matches = postings.matching(terms, scores, depth + max(len(c.excluded) for c in claims))
     if rows_with_candidates:
         # The best of the pool may not be among a claim's candidates.
@@ -339,15 +339,15 @@ def _top(
 
 
 def library_versions(config: BM25) -> dict[str, str]:
-    """Name the versions of the libraries that make a term of a text."""
+    """Return the versions of the libraries that determine the terms of a text."""
     versions = {name: version(name) for name in ("bm25s", "PyStemmer")}
     return versions | (pipeline_identity(config.pipeline) if config.analysis == "lemmas" else {})
 
 
 def make_analysis(config: BM25, language: str | None = None) -> Analysis:
-    """Make the analysis of sources, or of claims in a language: its stop words are left out too.
+    """Make the analysis of sources, or of claims in a language, whose stop words are also removed.
 
-    What it reads is `prepared`.
+    Its input must be `prepared`.
     """
     if config.analysis != "terms":
         return Analysis(True, (), None, at_spaces=config.analysis == "spaces")
@@ -358,17 +358,17 @@ def make_analysis(config: BM25, language: str | None = None) -> Analysis:
 
 
 def make_stemmer(config: BM25) -> Any | None:
-    """Make PyStemmer's stemmer of the sources' language; None if words are compared whole."""
+    """Make PyStemmer's stemmer of the sources' language; None without stemming."""
     import Stemmer
 
-    # It is asked for every word once: a cache would only be filled and purged.
+    # Each word is stemmed once, so a cache would not help.
     return Stemmer.Stemmer(_STEMMERS[config.language], 0) if config.stemmer else None
 
 
 def prepared(texts: list[str], config: BM25) -> list[str]:
-    """Prepare texts for their analysis: in NFKC, as they are, or spaCy's lemmas of them.
+    """Prepare texts for their analysis: in NFKC, unchanged, or as spaCy's lemmas.
 
-    In NFKC they have no soft hyphens and no characters without width.
+    In NFKC, soft hyphens and zero-width characters are removed.
     """
     if config.analysis == "lemmas":
         return lemma_texts(texts, config.pipeline)
@@ -382,7 +382,7 @@ def _normalise(text: str) -> str:
 def prepared_claims(texts: list[str], config: BM25) -> list[str]:
     """Prepare texts of claims, which may be cleaned first."""
     if config.clean:
-        # In NFKC first: a handle or a hashtag ends where an accent stands apart.
+        # In NFKC first: a handle or a hashtag would end at a combining accent.
         if config.analysis == "terms":
             texts = list(map(_normalise, texts))
         texts = list(map(clean_post, texts))
@@ -390,7 +390,7 @@ def prepared_claims(texts: list[str], config: BM25) -> list[str]:
 
 
 def get_stop_words(config: BM25, language: str) -> set[str]:
-    """List the stop words of a language; none if it has no list."""
+    """List the stop words of a language; [] if it has no list."""
     if config.analysis != "terms" or not config.stop_words:
         return set()
     if language in _OWN_STOP_WORDS:
@@ -401,19 +401,19 @@ def get_stop_words(config: BM25, language: str) -> set[str]:
 
 
 def source_text(source: Source, config: BM25) -> str:
-    """Render a source as the text that is indexed."""
+    """Return a source's text to index."""
     parts = [source.title] * config.title_weight
     if config.abstracts:
         parts.append(source.abstract)
     if config.metadata:
         parts += [source.venue, " ".join(clean_authors(source.authors))]
     if config.analysis == "spaces":
-        return " ".join(parts)  # the organisers join an empty title too
+        return " ".join(parts)  # the organisers also join an empty title
     return " ".join(part for part in parts if part)
 
 
 class Analyser:
-    """Turn sources and claims into the terms that `BM25Index` counts, for an engine's own index."""
+    """Analyse sources and claims into the terms of `BM25Index`, for an engine's own index."""
 
     def __init__(self, config: BM25) -> None:
         self.config = config
@@ -423,14 +423,14 @@ class Analyser:
         return {"analysis": str(self.config.format), **library_versions(self.config)}
 
     def sources(self, sources: Sequence[Source]) -> list[list[str]]:
-        """List the terms of each source, in text order, repeated ones repeated."""
+        """List the terms of each source, in text order, with repeats."""
         return self.texts([source_text(source, self.config) for source in sources])
 
     def texts(self, texts: Sequence[str]) -> list[list[str]]:
         return _terms(make_analysis(self.config), prepared(list(texts), self.config))
 
     def claim(self, claim: Claim) -> list[str]:
-        """List the terms of a claim: each part without the stop words of its own language."""
+        """List the terms of a claim; each part is without the stop words of its own language."""
         terms: list[str] = []
         for part in claim_parts(claim, self.config.claims):
             texts = prepared_claims([part.text], self.config)

@@ -1,4 +1,4 @@
-"""Keep a search's result in the store, under everything that it depends on."""
+"""Store the results of searches, under everything that they depend on."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run, Thinking
 from claim2source.data.store import Store
 
-# Counted up when a stored result would hold something else.
+# Increased if the content of a stored result changes.
 _FORMAT = 3
 
 
 def sources_hash(sources: Sequence[Source], texts: Sequence[str]) -> str:
-    """Hash sources by id and by text as the retriever reads it.
+    """Hash sources by id and by their text for the retriever.
 
-    Texts, not records: a corrected author changes no ranking that does not read authors.
+    Texts, not records: a corrected author does not change a ranking without authors.
     """
     pairs = []
     for source, text in zip(sources, texts, strict=True):
@@ -30,7 +30,7 @@ def sources_hash(sources: Sequence[Source], texts: Sequence[str]) -> str:
 def request_key(
     claims: Sequence[Claim], texts: Sequence[Any], sources: str, k: int
 ) -> dict[str, Any]:
-    """Describe a search: the claims by id, text and candidates, `sources_hash`, depth.
+    """Return the key of a search: the claims by id, text and candidates, `sources_hash`, depth.
 
     `texts` are JSON values, one for each claim.
     """
@@ -52,8 +52,8 @@ def read_or_search(
 ) -> Result:
     """Read the result stored under `key`, or search and store the result if it `is_done`.
 
-    A result that was read is `stored`; its cost is what it took to make, with the machine's energy
-    meanwhile, where it tells that.
+    A result from the store is `stored`; its cost is that of its search, with the machine's energy
+    if that is known.
     """
     if store is None or key is None:
         return _with_energy(search)
@@ -76,7 +76,7 @@ def _with_energy(search: Callable[[], Result]) -> Result:
 
 
 def _as_result(run: Run, values: Mapping[str, Any]) -> Result:
-    """Make the result of a stored run and its values."""
+    """Make a result from a stored run and its values."""
     return Result(
         run,
         notes=values.get("notes", {}),
@@ -89,7 +89,7 @@ def _as_result(run: Run, values: Mapping[str, Any]) -> Result:
 
 
 def _as_values(result: Result) -> dict[str, Any]:
-    """Give what is stored of a result besides its run, as JSON values."""
+    """Return the stored values of a result besides its run, as JSON values."""
     values: dict[str, Any] = {
         "cost": asdict(result.cost),
         "failures": [[failure.claim_id, failure.reason] for failure in result.failures],

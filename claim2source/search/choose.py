@@ -1,4 +1,4 @@
-"""Choose a setting by its scores on val, on a declared mix of claims, and not by noise."""
+"""Choose settings by their scores on val, with a declared mix of claims and robust to noise."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from claim2source.metrics.metrics import (
 )
 from claim2source.metrics.significance import standard_errors
 
-# As deep as the metrics that settings are chosen by.
+# Depth of the metrics that settings are chosen by.
 DEPTH = 5
-# Setting -> values to try, the default first. What an index need not be made anew for comes last.
+# Setting -> values to try, the default first. Settings that need no new index come last.
 Grid = tuple[tuple[str, tuple[Any, ...]], ...]
 Setting = TypeVar("Setting")
 
@@ -37,12 +37,12 @@ SEEN, UNSEEN = "seen", "unseen"
 
 @dataclass(frozen=True, eq=False)
 class Weighing:
-    """Weigh the claims that settings are chosen on.
+    """Weights of the claims that settings are chosen on.
 
     `weights` [claims] sum to 1; `groups` number each claim's group of connected golds, `seen`
-    says whether its paper is seen, in the order of `claim_ids`. `seen_share` is the mix; none
-    if the claims are all of one part, which leaves the macro average over languages. `metric`
-    is chosen by, of lists that are cut at 5.
+    is whether its paper is seen, in the order of `claim_ids`. `seen_share` is the weight of seen
+    papers; None if the claims are all of one part: then scores are macro averages over languages.
+    Settings are chosen by `metric` over lists cut at 5.
     """
 
     data: Dataset
@@ -58,23 +58,23 @@ class Weighing:
         return evaluate(run, self.data.qrels, [self.metric], self.claim_ids)[self.metric]
 
     def score(self, values: np.ndarray) -> float:
-        """Return the score to choose by.
+        """Return the score that settings are chosen by.
 
-        To 12 digits: sums of the same reciprocal ranks in another order are equal.
+        It is rounded to 12 digits, so that sums of reciprocal ranks do not depend on their order.
         """
         return round(float(values @ self.weights), 12)
 
     def select_claims(self, claims: np.ndarray) -> Weighing:
-        """Weigh some of the claims, bool [claims], as they are weighed here."""
+        """Return the weighing of some of the claims, bool [claims], with the same weights."""
         ids = np.array(self.claim_ids, dtype=object)[claims].tolist()
         weights = self.weights[claims] / self.weights[claims].sum()
         groups, seen = self.groups[claims], self.seen[claims]
         return replace(self, claim_ids=tuple(ids), weights=weights, groups=groups, seen=seen)
 
     def table(self, values: np.ndarray, part: str | None = None) -> Table:
-        """Average by language, all claims or those of the part `seen` or `unseen`; with `macro`.
+        """Average by language and `macro`, over all claims or the part `seen` or `unseen`.
 
-        A part without claims is empty.
+        A part without claims has no scores.
         """
         among = None if part is None else self.seen if part == SEEN else ~self.seen
         scores = Scores(self.claim_ids, {self.metric: values})
@@ -91,13 +91,13 @@ def weigh(
 ) -> Weighing:
     """Weigh the claims with a gold: `seen_share` for the ids `seen`, the rest for the others.
 
-    Each language has the same weight (all of it is one language's, if named); one that lacks
-    a part uses the other. Without a share, or without both parts, a language's claims weigh the
-    same. Raises ValueError if no claim has a gold.
+    Each language has the same weight, or a named one has all of it. A language that lacks a
+    part uses the other. Without a share, or without both parts, a language's claims have equal
+    weights. Raises ValueError if no claim has a gold.
     """
     claims = judged_claims(on.qrels.restricted(claim.id for claim in on.claims))
     if not claims:
-        raise ValueError("no claim has a gold to choose by")
+        raise ValueError("no claim has a gold")
     of_seen = np.array([claim in seen for claim in claims], dtype=bool)
     has_both_parts = seen_share is not None and of_seen.any() and not of_seen.all()
     require(seen_share is None or 0 <= seen_share <= 1, "seen_share", seen_share, "0 to 1")
@@ -119,15 +119,15 @@ def weigh(
 
 @dataclass(frozen=True)
 class Preference:
-    """Which of several settings is chosen by their scores.
+    """Rule of choosing a setting by scores.
 
-    `one_se`: of the settings that are not worse than the best by more than one standard error of
-    the difference (paired, by gold paper), the one nearest to the default, by `distance`; without
-    it the first is the default and each further one lies further away. `best`: the one with the
-    best score; of equal ones the first, or with `group` the middle one of the first group
-    that has the best score (settings of a group differ in a single weight).
+    `one_se`: of the settings within one standard error of the difference to the best (paired, by
+    gold paper), the one nearest to the default, by `distance`; without `distance` the settings are
+    ordered by it, the default first. `best`: the setting with the best score; of equal ones the
+    first, or with `group` the middle one of the first group that has the best score (settings of a
+    group differ in a single weight).
 
-    A setting below `floor` on val is never taken.
+    A setting below `floor` on val is never chosen.
     """
 
     rule: Rule = "one_se"
@@ -149,8 +149,8 @@ def choose(
 ) -> tuple[Setting, Choice]:
     """Choose a setting by its values on val, [claims] each, and record the choice.
 
-    `by` says which one is preferred. `trials` records every setting's scores, with its own table
-    if there are `tables`.
+    `by` is the rule. `trials` records every setting's scores, with its own table if there are
+    `tables`.
     """
     if not candidates:
         raise ValueError(f"{name}: no settings to choose from")
@@ -198,7 +198,7 @@ def choose(
 
 
 def _middle_of_group(best: Sequence[Setting], group: Callable[[Setting], Any]) -> Setting:
-    """Return the middle one of the settings that are in the first one's group."""
+    """Return the middle one of the settings in the first one's group."""
     members = [setting for setting in best if group(setting) == group(best[0])]
     return members[len(members) // 2]
 
@@ -239,7 +239,7 @@ def _nearest_to_default(
 
 
 def _varied_settings(best: Settings, others: Iterable[Settings]) -> Settings:
-    """Keep the settings of the best one that differ among all."""
+    """Return the best one's settings that differ among all."""
     all_settings = list(others)
     varied = {}
     for key, value in best.items():
@@ -249,11 +249,11 @@ def _varied_settings(best: Settings, others: Iterable[Settings]) -> Settings:
 
 
 def _reason_for_choice(best: Settings, top: float, score: float, error: float) -> str:
-    """Explain the choice of a setting that is not the best; `best` has those that differ."""
+    """Explain the choice of a setting that is not the best; `best` has the differing settings."""
     changes = ", ".join(f"{key} {_value_text(value)}" for key, value in best.items())
     return (
-        f"{changes} is best with {top:.4f}; this one, nearer to the default, has {score:.4f}, "
-        f"within one standard error ({error:.4f})"
+        f"{changes} is best with {top:.4f}; this setting is nearer to the default and has "
+        f"{score:.4f}, within one standard error ({error:.4f})"
     )
 
 
@@ -262,9 +262,9 @@ def _value_text(value: Any) -> str:
 
 
 def choice_score(table: Table) -> float:
-    """Return the score to choose by, the macro average.
+    """Return the macro average, by which settings are chosen.
 
-    To 12 digits: averages of the same reciprocal ranks in another order are equal.
+    It is rounded to 12 digits, so that sums of reciprocal ranks do not depend on their order.
     """
     return round(float(table[MACRO][MAIN_METRIC]), 12)
 
@@ -276,9 +276,9 @@ def settle(
 ) -> tuple[Setting, Choice]:
     """Choose among analyses, each with its chosen settings.
 
-    The first stays unless others are better by the paired test by gold paper, after Holm; then
-    the best of those. Claims of one paper repeat its words, so that the plain maximum follows a
-    few papers with many claims.
+    The first is kept unless others are better by the paired test by gold paper, after Holm; then
+    the best of these is chosen. Claims of one paper repeat its words, so the plain maximum would
+    depend on a few papers with many claims.
     """
     names = [str(number) for number in range(len(parts))]
     scores = {name: candidates[setting] for name, (setting, _) in zip(names, parts, strict=True)}
@@ -294,7 +294,7 @@ def settle(
             t for t in choice_of_part.tried if t.settings.items() <= choice_of_part.settings.items()
         )
         trials.append(replace(trial, verdict=verdict))
-    note = "an analysis that is not given is taken only where a paired test calls it better"
+    note = "an analysis other than the given one is chosen only if a paired test finds it better"
     compared = sum(choice_of_part.compared for _, choice_of_part in parts)
     return setting, replace(choice, tried=tuple(trials), compared=compared, note=note)
 
@@ -337,7 +337,7 @@ def grid_settings(base: Setting, grid: Grid) -> list[Setting]:
 
 
 def by_analysis(settings: Sequence[Setting], *weights: str) -> list[tuple[Setting, list[Setting]]]:
-    """Group settings that differ in these weights alone: the first and all of each group."""
+    """Group settings that differ only in these weights: the first and all of each group."""
     groups: dict[str, list[Setting]] = {}
     for setting in settings:
         values = {k: v for k, v in asdict(setting).items() if k not in weights}  # type: ignore[call-overload]

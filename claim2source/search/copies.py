@@ -1,4 +1,4 @@
-"""Tell which papers of several indexes are the same one."""
+"""Detect copies of a paper in several indexes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from claim2source.core.records import Source
 from claim2source.data.identity import Identities, Identity
 from claim2source.data.papers import Paper
 
-# Between a paper's id and the number of its index: no id has it, and it sorts before all signs.
+# Separates a paper's id from its index's number; it is in no id and sorts before all characters.
 _SIGN = "\x1f"
-# What `Record.read` reads.
+# Columns for `Record.read`.
 FIELDS = ("title", "authors", "date", "doi", "url", "stamp")
 
 
 def paper_key(index: int, paper_id: str) -> str:
-    """Make the key of a paper among those of several indexes; in the order of the ids."""
+    """Make the key of a paper in one of several indexes; keys sort like the ids."""
     return f"{paper_id}{_SIGN}{index:04d}"
 
 
@@ -29,7 +29,7 @@ def split_key(key: str) -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class Record:
-    """What a paper is known by, and the hash of all that its index has of it."""
+    """Identities of a paper, and the hash of its record in the index."""
 
     identity: Identity
     stamp: str
@@ -41,7 +41,7 @@ class Record:
 
 
 class Copies:
-    """Number papers by what they are known by; an index has one copy of each at most."""
+    """Number papers by their identities; an index has at most one copy of each."""
 
     def __init__(self) -> None:
         self._identities = Identities()
@@ -50,7 +50,7 @@ class Copies:
         self._numbers: dict[str, int] = {}
 
     def place(self, key: str, record: Record) -> int:
-        """Number a paper; a copy has the number of the first one."""
+        """Return a paper's number; a copy has the number of the first one."""
         if key in self._numbers:
             return self._numbers[key]
         index, _ = split_key(key)
@@ -73,7 +73,7 @@ class Copies:
             yield number
 
     def all(self, key: str) -> list[str]:
-        """List the copies of a paper, that of the first index first."""
+        """List the copies of a paper in the order of the indexes."""
         if key not in self._numbers:
             return [key]
         own = self._keys[self._numbers[key]]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class TextEncoder(Protocol):
-    """Turn texts into vectors, as an `Encoder` does."""
+    """Protocol of an object that encodes texts like an `Encoder`."""
 
     source_encoder: Any
     settings: Any
@@ -50,7 +50,7 @@ class TextEncoder(Protocol):
         ...
 
     def key(self) -> dict[str, Any] | None:
-        """Return all that a vector depends on besides its text; None while weights change."""
+        """Return the identity that vectors depend on besides the text; None during training."""
         ...
 
 
@@ -61,15 +61,15 @@ Model = Union[str, Path, ModelConfig, Resolved, TextEncoder, "SentenceTransforme
 class Dense:
     """Rank sources by the vectors of a model.
 
-    `model` is a checkpoint's folder, a model's name or settings, or what `resolve` gave; an
-    encoder; or a `SentenceTransformer`, as it is when it encodes. It is loaded by the first use.
-    Records are rendered as a checkpoint was trained; `rendering` chooses for other models, or
-    `sources` alone. `other_sources` replaces the sources of any, and `claim_length` cuts claims
-    earlier than the model's `max_length`, which is the sources' then. With a `store` and weights
-    that have a name, vectors and runs are kept: the same claims and sources are neither encoded nor
-    searched again. `recorded` are the settings by which an index names the model, if they are not
-    `model`. `index` raises `UserError` if the model cannot be loaded, or another `rendering` is
-    asked for than a checkpoint's own.
+    `model` is a checkpoint's folder, a model's name or settings, or a result of `resolve`; an
+    encoder; or a `SentenceTransformer` in its state at the time of encoding. It is loaded on first
+    use. Records are rendered as in a checkpoint's training; for other models by `rendering`, or
+    only `sources`. `other_sources` replaces the source form of any model. `claim_length` limits
+    claims to fewer tokens than the model's `max_length`, which then applies only to sources. With a
+    `store` and named weights, vectors and runs are stored: the same claims and sources are neither
+    encoded nor searched again. `recorded` are the settings by which an index names the model, if
+    they differ from `model`. `index` raises `UserError` if the model cannot be loaded, or if
+    `rendering` differs from a checkpoint's own.
 
     Example:
         >>> import claim2source as c2s
@@ -103,7 +103,7 @@ class Dense:
     def __repr__(self) -> str:
         if not isinstance(self.model, ModelConfig):
             return one_line(self, model=encoder_name(self.model, self.model))
-        # Whole: what is chosen for a system is remembered by it.
+        # Complete, because a system's choices are cached under it.
         named = [f"{spec.name}={getattr(self, spec.name)!r}" for spec in fields(self) if spec.repr]
         return f"Dense({', '.join(named)})"
 
@@ -129,7 +129,7 @@ class Dense:
 
     @cached_property
     def rendered_as(self) -> Rendering:
-        """Return how records are rendered: as a checkpoint was trained, else as they were given."""
+        """Return the rendering of records: that of a checkpoint's training, else the given one."""
         resolved, given = self._resolved, self.rendering
         if resolved is not None and (given is not None or resolved.rendering is not None):
             given = resolved.rendering_for(given)
@@ -144,7 +144,7 @@ class Dense:
             named = self.model
         if named is None:
             return None
-        # What a model may run or read is the user's to allow, not a file's.
+        # Only the user may allow what a model runs or reads, not a file.
         return replace(named, allow_remote_code=(), allow_bin=())
 
     def index(self, sources: Sequence[Source]) -> DenseIndex:
@@ -177,7 +177,7 @@ class DenseIndex:
         self._store, self._progress = store, progress
         self._vectors: VectorIndex | None = None
         self._sources_hash: str | None = None
-        # The vectors of the last search's claims, by text: a fusion asks again for some of them.
+        # Vectors of the last search's claims by text: a fusion needs some of them again.
         self._last: tuple[dict[str, int], np.ndarray] | None = None
 
     def __repr__(self) -> str:
@@ -185,7 +185,7 @@ class DenseIndex:
         return one_line(self, sources=count, model=encoder_name(self._model, self.encoder))
 
     def _built(self) -> tuple[VectorIndex, Cost]:
-        """Return the index of the vectors, and the cost of building it just now."""
+        """Return the index of the vectors, and the cost of building it in this call."""
         if self._vectors is not None:
             return self._vectors, Cost()
         texts = self.rendering.source_texts(self._sources)
@@ -233,7 +233,7 @@ class DenseIndex:
     def _run_key(
         self, claims: Sequence[Claim], texts: Sequence[str], k: int
     ) -> dict[str, Any] | None:
-        """Describe a run by everything that it depends on; None without a store, or in training."""
+        """Return the key of a run, with all it depends on; None without a store or in training."""
         if self._store is None or (stage := self._stage_key(self._store)) is None:
             return None
         if self._sources_hash is None:
@@ -242,7 +242,7 @@ class DenseIndex:
         return {**stage, **request_key(claims, texts, self._sources_hash, k)}
 
     def _stage_key(self, store: Store) -> dict[str, Any] | None:
-        """Describe the stage without claims and sources; None while weights change."""
+        """Return the part of the key without claims and sources; None during training."""
         import faiss
 
         encoders = encoder_keys(self.encoder)
@@ -260,7 +260,7 @@ class DenseIndex:
 
 
 def encoder_name(model: object, encoder: object) -> str:
-    """Name a model for a `repr`: by its settings' name, else by its class."""
+    """Return a model's name for a `repr`: that of its settings, else its class."""
     return str(getattr(model, "name", None) or type(encoder).__name__)
 
 
@@ -274,14 +274,14 @@ def of_model(keys: object) -> object:
 
 
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:
-    """Scale vectors [n, d] to length 1; zero vectors stay."""
+    """Scale vectors [n, d] to length 1; zero vectors are unchanged."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     scaled: np.ndarray = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
     return scaled
 
 
 def encoder_keys(encoder: TextEncoder) -> dict[str, Any] | None:
-    """Name all that makes the vectors of claims and sources; None while weights change."""
+    """Return the identities of the vectors of claims and sources; None during training."""
     sources = encoder.source_encoder or encoder
     keys = {"claim": encoder.key(), "source": sources.key()}
     if None in keys.values():

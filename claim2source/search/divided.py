@@ -1,6 +1,6 @@
-"""Search an index's papers by their vectors, and divide those of a large index.
+"""Search an index's papers by their vectors, which a large index divides into partitions.
 
-The vectors of a small index are held in memory: LanceDB would read them for each search.
+The vectors of a small index are kept in memory: LanceDB would read them for each search.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from claim2source.search.probes import (
 from claim2source.search.rows import EVERYWHERE, Where, read_vectors
 from claim2source.search.table import PaperTable, row_numbers
 
-# Bytes of vectors that each process holds at most: 50,000 papers of 670 numbers.
+# Most bytes of vectors in each process's memory: 50,000 papers of 670 numbers.
 _MOST_BYTES = 2**27
-# Vectors for each partition that its centre is learned from.
+# Vectors per partition for learning its centre.
 CENTRE_SAMPLE = 64
-# Vectors are divided anew once the index has grown by this factor since.
+# Vectors are partitioned again once the index has grown by this factor.
 REDIVIDE = 2.0
 # Papers from which on partitions hold codes of 4 bits for every 2 numbers (product quantisation),
 # a sixteenth of the size; of the best by these so many times as are wanted are compared in full.
@@ -46,8 +46,8 @@ _NUMBERS_PER_CODE, _CODE_BITS = 2, 4
 class VectorsInMemory:
     """Vectors of a table's version in float32, [rows, d], in the order of row numbers.
 
-    A table that is too large has none: `is_small` says so. It never changes, so that threads may
-    share it.
+    They are absent, and `is_small` is false, if the table is too large. The object is immutable,
+    so threads may share it.
     """
 
     version: int = -1
@@ -56,7 +56,7 @@ class VectorsInMemory:
     vectors: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.float32))
 
     def updated(self, table: Any, below: int) -> VectorsInMemory:
-        """Read a table's version that is a new one, if it has fewer than `below` papers."""
+        """Read a new version of a table, if it has fewer than `below` papers."""
         version = table.version
         if version == self.version:
             return self
@@ -76,7 +76,7 @@ class VectorsInMemory:
     def best(
         self, vector: np.ndarray, k: int, allowed: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Find the best `k` rows by inner product, of those `allowed`; equal ones by number."""
+        """Find the best `k` of the `allowed` rows by inner product; ties by row number."""
         rows, vectors = self.rows, self.vectors
         if allowed is not None:
             is_allowed = np.isin(rows, allowed, assume_unique=True)
@@ -96,7 +96,7 @@ class VectorsInMemory:
 
 
 class VectorTable(PaperTable):
-    """Search the papers of a table by their vectors too."""
+    """Table of papers that can also be searched by vectors."""
 
     # So many papers have codes in their partitions.
     quantised_from = QUANTISED
@@ -107,7 +107,7 @@ class VectorTable(PaperTable):
     ) -> Hits:
         """Find the best `k` papers by inner product with a vector [d].
 
-        Of the papers that a filter leaves all are compared if that takes less, or with `exact`.
+        All papers that pass a filter are compared if that is faster, or with `exact`.
         """
         if self.manifest.encoded_first:
             raise UserError(f"{self.location}: the index stores no vectors")
@@ -126,7 +126,7 @@ class VectorTable(PaperTable):
         return self._nearest(vector, k, where, probes)
 
     def _probes(self, where: Where) -> int:
-        """Return how many partitions are searched among the papers of a filter; 0: all papers."""
+        """Return how many partitions to search with a filter; 0: compare all its papers."""
         manifest = self.manifest
         if manifest.partitions < 2 or not manifest.probes:
             return 0
@@ -137,7 +137,7 @@ class VectorTable(PaperTable):
             remaining = self._table.count_rows(condition.to_sql())
         if remaining < self.exact_below:
             return 0
-        # The best k of a tenth of the papers lie as far away as the best 10 k of all.
+        # The best k of a tenth of the papers are as far away as the best 10 k of all.
         probes = round(manifest.probes * manifest.papers / remaining)
         if probes * manifest.papers >= remaining * manifest.partitions:
             return 0
@@ -161,7 +161,7 @@ class VectorTable(PaperTable):
         return self._hits(rows["_rowid"].to_numpy(), scores)
 
     def _probed(self, queries: np.ndarray, k: int, probes: int, step: int) -> list[np.ndarray]:
-        """Search with every `step`-th vector [n, d] at once; return the best scores of each."""
+        """Search with every `step`-th vector [n, d] in one batch; return each one's best scores."""
         queries = queries[::step]
         with self._with_named_errors():
             query = self._table.search(queries, vector_column_name="vector").distance_type("dot")
@@ -189,7 +189,7 @@ class VectorTable(PaperTable):
             if divided is not None:
                 self._table.drop_index(divided)
             return {"partitions": 0, "probes": 0, "recall": 1.0, "trained": 0, "refined": 0}
-        # One partition: of an index from before small ones were held in memory.
+        # A single partition comes from versions before small indexes were kept in memory.
         if "vector" not in names or partitions < 2 or papers > REDIVIDE * trained:
             partitions, trained = round(papers**0.5), papers
             is_quantised = papers >= self.quantised_from and self._has_codes

@@ -1,9 +1,9 @@
 """Store papers with their terms and vectors in a folder or a bucket, and search them by both.
 
-LanceDB keeps them: one process writes, and any number of them search meanwhile. Its BM25 has k1 1.2
-and b 0.75, multiplied by k1 + 1, which is divided out here; its statistics are those of the last
-build: they still count papers that were removed since, and lack those that were added. A copy of
-the files is a copy of the index.
+LanceDB stores them: one process writes, and any number of processes can search at the same time.
+Its BM25 has k1 1.2 and b 0.75, multiplied by k1 + 1, which is divided out here. Its statistics are
+those of the last build: they still count papers removed since, and lack added ones. A copy of the
+files is a copy of the index.
 """
 
 from __future__ import annotations
@@ -72,21 +72,20 @@ EXACT = 50_000
 # New papers of an index that was never built after which its parts become one: otherwise all of
 # them would lie on the disk twice in the end.
 COMPACTED = 1_000_000
-# Papers that are read to be changed at a time.
+# Papers that are read and changed at a time.
 _UPDATES = 1024
-# Bytes of search indexes in memory while they are built: all partitions are read then.
+# Bytes of search indexes in memory during a build, which reads all partitions.
 BUILDING_CACHE = 2**26
 
 
 class Engine(Searcher):
-    """Search an index of papers, and let it grow; it is an `Index` too.
+    """Index of papers on disk, which can be searched and extended; it is also an `Index`.
 
-    What is written counts once the call has returned: a process that is killed later loses none
-    of it. One process writes at a time, from its first write (or `lock`) to `close`; others may
-    search meanwhile. `where` names the index in errors. With `version` an older state is searched;
-    else `find`, `search`, `stats` and `refresh` see what other processes wrote until then, and
-    what is read next is of the same state. One thread uses an engine at a time. `name` is the
-    manifest's.
+    Written data are permanent once the call has returned, even if the process is killed later. One
+    process writes at a time, from its first write (or `lock`) to `close`; others may search at the
+    same time. `where` names the index in errors. `version` is an older state to search. Without
+    it, `find`, `search`, `stats` and `refresh` see what other processes have written, and later
+    reads use the same state. Only one thread may use an engine at a time. `name` is the manifest's.
     """
 
     device: str | None = None
@@ -137,7 +136,7 @@ class Engine(Searcher):
 
     @classmethod
     def create_table(cls, files: IndexFiles, manifest: IndexManifest, **options: Any) -> Self:
-        """Make an empty table, also over a damaged one, then the manifest: never without table."""
+        """Make an empty table, even over a damaged one, and then its manifest."""
         files.remove(f"{manifest.table}.files.json")
         for file_name in files.listed(f"{manifest.table}.lance"):
             files.remove(file_name)
@@ -164,13 +163,13 @@ class Engine(Searcher):
     def _check_files(self) -> None:
         seal = read_seal(self.files, self._seal_file)
         if seal is None:
-            self.files.listed(self._folder)  # refuses a pipe, which LanceDB would wait for
+            self.files.listed(self._folder)  # refuses a pipe, on which LanceDB would block
         while seal is not None:
             reason = damage_reason(self.files, seal, self._folder, verified=self._seal)
             if not reason:
                 self._seal = seal
                 return
-            # A writer that builds meanwhile removes the note first, and then older files.
+            # A concurrent build removes the note first, and then older files.
             before, seal = seal, read_seal(self.files, self._seal_file)
             if seal == before:
                 raise self._damaged(reason)
@@ -192,8 +191,8 @@ class Engine(Searcher):
         except Exception as error:
             if self.at is not None and "ersion" in str(error):
                 reason = (
-                    f"no such version; the last {RETENTION.days} days are kept, of a small index "
-                    "that is updated often fewer"
+                    f"no such version; versions are kept for {RETENTION.days} days, for less in a "
+                    "small index with many updates"
                 )
                 raise UserError(f"{self.location}: {self.at}: {reason}") from None
             raise self._damaged(f"its table cannot be read: {short(error)}") from None
@@ -204,15 +203,15 @@ class Engine(Searcher):
         if not is_described:
             raise self._damaged("its table is not the one that its manifest describes")
         if self.at is None and version < newest_version(versions):
-            raise self._damaged(f"{self._folder}/_versions holds an older version's file as newest")
+            raise self._damaged(f"{self._folder}/_versions has an older version's file as newest")
         if papers < manifest.papers and not manifest.stale and self.at is None:
-            raise self._damaged(f"its table holds {papers}")
+            raise self._damaged(f"its table has {papers}")
         self._ids = {}
         self._in_memory = VectorsInMemory()
         return table
 
     def refresh(self) -> None:
-        """Read what another process wrote; manifest and model too, if it built the index."""
+        """Read the changes of other processes, with manifest and model if they built the index."""
         self._row_numbers.clear()
         if self._lock is not None or self.at is not None:
             return
@@ -234,10 +233,10 @@ class Engine(Searcher):
             self._encoder = None
 
     def lock(self) -> None:
-        """Keep other writers out until `close`."""
+        """Take the writer's lock until `close`."""
         if self._lock is None:
             if self.at is not None:
-                raise UserError(f"{self.location}: an older state, version {self.at}, is only read")
+                raise UserError(f"{self.location}: an older state, version {self.at}, is read-only")
             lock = self.files.lock()
             try:
                 self.refresh()  # another process may have built it since it was opened
@@ -250,16 +249,17 @@ class Engine(Searcher):
         self._lock.check()
 
     def close(self) -> None:
-        """Release the writer's lock, and store what was encoded; safe to call twice."""
+        """Release the writer's lock, and store new vectors; safe to call twice."""
         self.store_encoded()
         if self._lock is not None:
             self._lock.release()
             self._lock, self._known, self._written = None, None, 0
 
     def upsert(self, rows: Rows, replaces: bool | None = None) -> None:
-        """Add papers, and replace those whose ids are there, in one commit.
+        """Add papers, and replace those with existing ids, in one commit.
 
-        `replaces` says whether any is there, so that a large table is not read again; None: look.
+        `replaces`: whether there are existing ids, so that a large table is not read again; None:
+        look them up.
         """
         if not len(rows):
             return
@@ -292,7 +292,7 @@ class Engine(Searcher):
         self._write_seal()
 
     def delete(self, ids: Sequence[str]) -> int:
-        """Remove papers; return how many of them were there."""
+        """Remove papers; return how many existed."""
         self.lock()
         present = list(self.stamps(ids))
         if present:
@@ -305,8 +305,8 @@ class Engine(Searcher):
     def retract(self, state: Callable[[str, str, str], str | None]) -> int:
         """Update the retraction notices of all papers; return how many papers changed.
 
-        `state` is asked with each paper's id, DOI and notice; None: as it is, "": nothing. Nothing
-        is encoded.
+        `state` is called with each paper's id, DOI and notice and returns the new notice; None:
+        unchanged, "": no notice. Nothing is encoded.
         """
         self.lock()
         changed: dict[str, str] = {}
@@ -328,7 +328,7 @@ class Engine(Searcher):
         return len(ids)
 
     def share_lock(self, engine: Engine) -> None:
-        """Write under the lock of another engine of the same index."""
+        """Write with the lock of another engine of the same index."""
         self._renew_indexes()
         self._lock = engine._lock
 
@@ -354,11 +354,11 @@ class Engine(Searcher):
         self.lock()
         self.files.remove(self._seal_file)  # it names files that go now
         self._known, self._written = None, 0
-        release_memory()  # of writing
+        release_memory()  # used by writing
         with self._with_named_errors():
             self._table = connection(self.files, BUILDING_CACHE).open_table(self.manifest.table)
         if not self.manifest.trained:
-            # All vectors are compared meanwhile: LanceDB would read damage.
+            # All vectors are compared in the meantime: LanceDB would read damaged files.
             self.note(partitions=0, probes=0, trained=0)
             with self._with_named_errors():
                 names = self._index_names()
@@ -380,7 +380,7 @@ class Engine(Searcher):
         self._table = self._open_table()
 
     def _renewed(self) -> bool:
-        """Whether the index is a newer one now than the one that could not be read."""
+        """Whether the index is now newer than the state that could not be read."""
         if self._lock is not None or self.at is not None:
             return False
         before = self.version
@@ -389,7 +389,7 @@ class Engine(Searcher):
 
     def _build_indexes(self, say: Callable[[str], None]) -> dict[str, Any]:
         papers = self._table.count_rows()
-        # LanceDB passes over a search index that it cannot read: it is made anew.
+        # LanceDB ignores a search index that it cannot read; it is built again.
         names: dict[str, str] = {}
         for column, name in self._index_names().items():
             if not self._table.index_stats(name).num_unindexed_rows:
@@ -406,9 +406,10 @@ class Engine(Searcher):
         return {"papers": papers, "names": weight, **values}
 
     def _renew_indexes(self) -> None:
-        """Make search indexes again unless a note says that their files are complete.
+        """Build search indexes again unless a note records that their files are complete.
 
-        A damaged one may name a paper twice, or stop a build. That of vectors waits for the next.
+        A damaged search index may list a paper twice, or stop a build. The index of vectors is only
+        rebuilt at the next build.
         """
         if self.files.stamp(self._seal_file):
             return
@@ -421,7 +422,7 @@ class Engine(Searcher):
         self._write_seal()
 
     def _mark_stale(self) -> None:
-        """Note, before papers are removed, that the statistics still count them."""
+        """Record, before papers are removed, that the statistics still count them."""
         if not self.manifest.stale:
             self.note(stale=True)
 
@@ -439,16 +440,16 @@ class Engine(Searcher):
             device = None if torch.cuda.is_available() else PREPACKED
         encoder = Dense(model, device=device).encoder
         if device in PLAIN_BERT and not self.manifest.is_made_by(encoder):
-            # transformers may read its config otherwise.
+            # transformers may parse its config differently.
             encoder = Dense(model, device=PLAIN_BERT[device]).encoder
         self.use(encoder)
 
     @property
     def encoder(self) -> TextEncoder:
-        """Return the encoder of claims, which is loaded when it is first needed."""
+        """Return the encoder of claims, which is loaded on first use."""
         if self._encoder is None:
             if self.manifest.model is None:
-                reason = "was made by an encoder without a name: give it its model with `use`"
+                reason = "was made by an encoder without a name: set its model with `use`"
                 raise UserError(f"{self.location}: {reason}")
             self.load(self.manifest.model)
         assert self._encoder is not None
@@ -463,8 +464,8 @@ class Engine(Searcher):
     ) -> SearchResults:
         """Rank papers by terms, by vectors, and fused; each part as deep as the fusion needs.
 
-        `texts` are encoded as claims are, in one batch with them. Raises `UserError` if the
-        model or the analysis is not the one that made the index.
+        `texts` are encoded like claims, in the same batch. Raises `UserError` if the model or the
+        analysis is not the one that made the index.
         """
         posts = as_claims(claims)
         k = whole_number(k, "k")
@@ -478,7 +479,7 @@ class Engine(Searcher):
 
 
 def open_index(location: str | Path, version: int | None = None) -> Engine:
-    """Open the index in a folder or bucket, or an older state of it.
+    """Open the index in a folder or bucket, or one of its older states.
 
     Raises `UserError` if there is none, or its files are damaged.
 

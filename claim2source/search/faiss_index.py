@@ -11,9 +11,9 @@ from claim2source.core.records import Claim
 from claim2source.core.run import Run
 from claim2source.search.topk import SourceIds, take_top
 
-# FAISS's GPU searches return no longer lists.
+# Maximal length of lists of FAISS's GPU searches.
 GPU_DEPTH = 2048
-# Claims searched at a time: keeps FAISS's result buffers flat in the number of claims.
+# Claims searched at a time, so that FAISS's result buffers do not grow with their number.
 CHUNK = 4096
 
 
@@ -33,8 +33,8 @@ class VectorIndex:
     def rank(self, claims: Sequence[Claim], vectors: np.ndarray, k: int) -> Run:
         """Rank the best `k` sources of every claim, by the claims' vectors [claims, dimensions].
 
-        Of sources with equal scores the first by id, descending, are kept. Raises ValueError
-        when there are not as many vectors as claims.
+        Ties are broken by id, descending. Raises ValueError if there are not as many vectors as
+        claims.
         """
         if len(claims) != len(vectors):
             raise ValueError(f"{len(claims)} claims for {len(vectors)} vectors")
@@ -65,11 +65,11 @@ class VectorIndex:
 
     def _top(self, vectors: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
         """Return positions and scores, [claims, depth] each."""
-        # One more than wanted shows where FAISS cuts through a tie: there the ids decide.
+        # One more than requested shows if FAISS cuts through a tie, which ids then break.
         deeper = min(depth + 1, len(self.ids))
         scores, positions = self._search(vectors, deeper)
         for row in np.flatnonzero(scores[:, depth - 1] == scores[:, -1]) if deeper > depth else ():
-            # Another call may round otherwise: all of this claim's scores come from one.
+            # Another call may round differently: all of a claim's scores come from one call.
             all_scores, ranked = self._search(vectors[row : row + 1], len(self.ids))
             positions[row, :depth], scores[row, :depth] = take_top(
                 all_scores[0], ranked[0], depth, self.ids.order

@@ -1,7 +1,7 @@
 """Rank tweets by BM25 over two fields, text and hashtags (Axolotl, 2024, section 3.3).
 
-The query of either field has scores of its own; the hashtags' are boosted, and both are summed as
-they are, as a Lucene BooleanQuery of two queries does.
+Each field's query has its own scores. The hashtags' scores are boosted, and both are summed
+unchanged, as by a Lucene BooleanQuery of two queries.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Fielded(Settings):
     """Rank tweets by BM25 over two fields, text and hashtags.
 
     Args:
-        k1: saturation of term frequency, 0 or more; of both fields, as b.
+        k1: saturation of term frequency, 0 or more; k1 and b apply to both fields.
         b: share of length normalisation, 0 to 1.
         boost: weight of the hashtags' query; the text's is 1.
-        hashtag_words: leave the words of hashtags in the text too.
-        stop_words: leave stop words out.
+        hashtag_words: also keep the words of hashtags in the text.
+        stop_words: remove stop words.
         stemmer: compare stems instead of words.
-        shortest: characters of the shortest word of the text that counts.
+        shortest: minimal length of a word in the text, in characters.
 
     Example:
         >>> import claim2source as c2s
@@ -83,8 +83,8 @@ class Fielded(Settings):
     ) -> tuple[Fielded, Choice]:
         """Choose settings from the lists of a grid, by average precision.
 
-        Every claim is ranked among its own candidates, whatever other claims there are: `scored`
-        keeps its values of all settings, for a choice on others of the same claims.
+        Every claim is ranked among its own candidates, independently of other claims: `scored`
+        caches its values for all settings, for choices on other subsets of the claims.
         """
         weighing, settings = weigh(val, metric=MAP), grid_settings(self, grid)
         scored = {} if scored is None else scored
@@ -111,8 +111,8 @@ class Fielded(Settings):
 class FieldedIndex:
     """Search tweets by their text and their hashtags; a source's tweet is its abstract.
 
-    A claim with `candidates` is ranked in an index of these alone, whose document frequencies and
-    mean lengths they make up.
+    A claim with `candidates` is ranked in an index of only these, with their own document
+    frequencies and mean lengths.
     """
 
     def __init__(self, sources: Sequence[Source], config: Fielded | None = None) -> None:
@@ -158,7 +158,7 @@ class Timeline:
         )
 
     def _fields(self, tweet: str) -> tuple[str, str]:
-        # First: to a regular expression, an accent or a vowel sign ends a word or a hashtag.
+        # First, because regular expressions end a word or a hashtag at an accent or a vowel sign.
         spelled = SPELLERS.get(self.language, str)(nfkc(tweet))
         config = self.config
         words = config.hashtag_words
@@ -174,7 +174,7 @@ class Timeline:
         return copied
 
     def field_scores(self, claim: Claim) -> np.ndarray:
-        """Score every source by either field, [2, sources] float64; 0: no term in common."""
+        """Score every source by each field, [2, sources] float64; 0: no term in common."""
         totals = np.zeros((2, len(self.source_ids)))
         indexes, texts = (self.text, self.hashtags), self._fields(claim.text)
         for row, index, text in zip(totals, indexes, texts, strict=True):
@@ -192,7 +192,7 @@ def ranked(
 ) -> list[tuple[str, float]]:
     """Sum the scores of both fields, [2, sources], and keep the best `k` above 0.
 
-    Ties are kept by id, descending, as a `Run` ranks them.
+    Ties are broken by id, descending, as in a `Run`.
     """
     scores = (field_scores[0] + boost * field_scores[1]).astype(np.float32)
     best = sorted(zip(scores.tolist(), source_ids, strict=True), reverse=True)[:k]

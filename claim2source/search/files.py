@@ -1,6 +1,6 @@
 """Read and write the files of an index, in a folder or in a bucket, and lock it for one writer.
 
-An object store is asked by obstore, whose writes can be conditional: what is there stays.
+Object stores are accessed with obstore, whose conditional writes never overwrite an object.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SCHEMES = ("s3", "gs", "az")
-# Bytes whose hash is compared when an index is opened: of its smallest files, as many as that are.
-# Of larger ones only those that were written since.
+# Total bytes of the smallest files whose hashes are checked when an index is opened. Larger files
+# are checked only if they were written later.
 HASH_LIMIT = 256 * 2**20
-# LanceDB writes this file anew with each version; it does without where it is damaged.
+# LanceDB rewrites this file with each version, and works without it if it is damaged.
 REWRITTEN = "/latest_version_hint.json"
 _NO_FILE = "is not a regular file: remove it"
-# A file of more bytes, of which the disk holds less than a hundredth, was never written as it is.
+# A larger file with less than a hundredth of its bytes on disk was not written completely.
 _SPARSE = 2**30
-# Names of versions count down from it, so that the newest is listed first.
+# Version names count down from it, so that the newest is listed first.
 LAST_VERSION = 2**64 - 1
-# Beginnings of the files that make an empty table: its version 1.
+# Prefixes of the files of an empty table, its version 1.
 _FIRST_VERSION = (
     "_transactions/0-",
     f"_versions/{LAST_VERSION - 1}.manifest",
     "_versions/latest_version_hint.json",
 )
-_NOT_WRITTEN = "is longer than what was written of it: copy it again from a whole copy"
-# What a file was: bytes, when or as what it was written, and its hash ("" in a bucket).
+_NOT_WRITTEN = "was not written completely: restore it from a backup"
+# State of a file: bytes, time or version of writing, and its hash ("" in a bucket).
 Seal = Mapping[str, tuple[int, str, str]]
 
 
@@ -65,7 +65,7 @@ class Folder:
         self.path, self.uri = path, str(path)
 
     def absence_reason(self) -> str:
-        """Explain why there can be no files at all; "" if there may be some."""
+        """Return the reason why there cannot be files; "" if there may be some."""
         if self.path.is_dir():
             return ""
         return "is not a folder" if os.path.lexists(self.path) else "no such folder"
@@ -76,12 +76,12 @@ class Folder:
         if path.is_file():
             require_size(path)
             return path.read_bytes()
-        if os.path.lexists(path):  # reading it may never end
+        if os.path.lexists(path):  # reading it may block forever
             raise InputError(path, reason=_NO_FILE)
         return None
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file, wholly or not at all."""
+        """Write a file atomically."""
         with atomic_path(self.path / name) as temporary:
             temporary.write_bytes(data)
 
@@ -90,7 +90,7 @@ class Folder:
         (self.path / name).unlink(missing_ok=True)
 
     def stamp(self, name: str) -> str:
-        """Tell a file's version, "" if there is none: another stamp, another content."""
+        """Return a file's version, which changes with its content; "" if there is no file."""
         try:
             status = (self.path / name).stat()
         except OSError:
@@ -102,7 +102,7 @@ class Folder:
         stamps, sparse, blocks = {}, list[Path](), 0
         for folder, _, names in os.walk(self.path / under):
             for path in (Path(folder) / name for name in names):
-                with suppress(FileNotFoundError):  # a writer may be cleaning up
+                with suppress(FileNotFoundError):  # a writer may be removing files
                     try:
                         status = path.stat()
                     except OSError as error:
@@ -116,17 +116,17 @@ class Folder:
                     blocks += status.st_blocks
                     key = path.relative_to(self.path).as_posix()
                     stamps[key] = status.st_size, str(status.st_mtime_ns)
-        # Some mounts count no blocks of any file: sizes are all there is to know then.
+        # Some mounts report no blocks of any file: then only sizes are known.
         if sparse and blocks:
             raise InputError(sparse[0], reason=_NOT_WRITTEN)
         return stamps
 
     def hash(self, name: str) -> str:
-        """Hash a file's bytes; "" if the store has done so."""
+        """Hash a file's bytes; "" if the store does so."""
         return file_hash(self.path / name)
 
     def prepare(self) -> HeldFolder:
-        """Make room for a new index, and lock it."""
+        """Prepare the place of a new index, and lock it."""
         require_writable(self.path, "folder")
         self.path.mkdir(parents=True, exist_ok=True)
         lock = self.lock()
@@ -139,7 +139,7 @@ class Folder:
 
 
 class HeldFolder(FolderLock):
-    """Keep other writers out of a folder until it is released."""
+    """Writer's lock of a folder."""
 
     def check(self) -> None:
         if not self._is(self._file):
@@ -147,14 +147,14 @@ class HeldFolder(FolderLock):
 
 
 class Bucket:
-    """Do as `Folder` in an object store: s3://BUCKET/PREFIX, gs:// or az://."""
+    """Files in an object store, with `Folder`'s methods: s3://BUCKET/PREFIX, gs:// or az://."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri.rstrip("/")
 
     @cached_property
     def store(self) -> Any:
-        """Open the store by the usual variables, such as AWS_ENDPOINT_URL."""
+        """Open the store with the usual environment variables, such as AWS_ENDPOINT_URL."""
         try:
             from obstore.store import from_url
         except ImportError as error:
@@ -168,7 +168,7 @@ class Bucket:
 
     @property
     def options(self) -> dict[str, str]:
-        """Allow plain HTTP where the endpoint that the user named has it."""
+        """Allow plain HTTP if the user's endpoint has it."""
         names = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT")
         allows_http = any(os.environ.get(name, "").startswith("http://") for name in names)
         return {"allow_http": "true"} if allows_http else {}
@@ -186,7 +186,7 @@ class Bucket:
             message, _, _ = str(error).partition("Debug source")
             reason = " ".join(message.split())[:300]
             raise UserError(
-                f"{self.uri}: the store does not answer as it should: {reason}"
+                f"{self.uri}: unexpected answer of the object store: {reason}"
             ) from None
 
     def absence_reason(self) -> str:
@@ -236,8 +236,8 @@ class Bucket:
 class BucketLock:
     """Bucket's lock, an object that is rewritten every `TOUCH` seconds.
 
-    It is taken over where nobody wrote it for `STALE` seconds, or at once if its process was of
-    this machine and is gone. A writer that cannot write it for half as long gives up before that.
+    It is taken over if it was not written for `STALE` seconds, or at once if its process was on
+    this machine and has ended. A writer that cannot write it for half as long stops before that.
     """
 
     def __init__(self, bucket: Bucket) -> None:
@@ -249,7 +249,7 @@ class BucketLock:
         threading.Thread(target=self._touch, name="lock", daemon=True).start()
 
     def _write_lock(self, mode: Any) -> str:
-        self._beat += 1  # two equal contents would have one tag
+        self._beat += 1  # equal contents would have equal tags
         data = json.dumps({**self._own, "beat": self._beat}).encode()
         return str(self.bucket.store.put(LOCK_FILE, data, mode=mode)["e_tag"])
 
@@ -274,18 +274,18 @@ class BucketLock:
                 if not (holder.host == _this_machine() and _is_gone(holder.pid)):
                     self._wait_until_stale(holder, tag)
                 lock_tag = self._write_lock({"e_tag": tag})
-            except FileNotFoundError:  # released meanwhile
+            except FileNotFoundError:  # released in the meantime
                 return self._acquire()
             except (PreconditionError, NotModifiedError):
                 raise self._refusal(holder) from None
-        log.warning("%s: locked by %s, which is gone; taken over", self.bucket.uri, holder)
+        log.warning("%s: taken over the lock of %s, which has ended", self.bucket.uri, holder)
         return lock_tag
 
     def _refusal(self, holder: Holder) -> UserError:
         return UserError(f"{self.bucket.uri}: in use by {holder}; wait for it, or stop it")
 
     def _wait_until_stale(self, holder: Holder, tag: str) -> None:
-        message = "%s: locked by %s; waiting %.0f s at most to see whether it lives"
+        message = "%s: locked by %s; waiting up to %.0f s to see if it is still running"
         log.warning(message, self.bucket.uri, holder, STALE)
         end = time.monotonic() + STALE
         while time.monotonic() < end:
@@ -310,7 +310,7 @@ class BucketLock:
         """Raise `UserError` if another process may write: before every commit."""
         if self._lost or time.monotonic() - self._written_at > STALE / 2 + TOUCH:
             raise UserError(
-                f"{self.bucket.uri}: the writer's lock was lost; what was written stays: run it "
+                f"{self.bucket.uri}: the writer's lock was lost; written data are kept: run it "
                 "again"
             )
 
@@ -324,13 +324,13 @@ class BucketLock:
                 self.bucket.remove(LOCK_FILE)
 
 
-# Where an index lies, and what keeps other writers out of it.
+# Places of an index, and their locks.
 IndexFiles = Folder | Bucket
 Lock = HeldFolder | BucketLock
 
 
 def _this_machine() -> str:
-    """Name the machine with its process namespace: containers may share a host's name."""
+    """Return the machine's name with its process namespace: containers may share a host's name."""
     with suppress(OSError):
         return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"
     return socket.gethostname()
@@ -358,9 +358,9 @@ def open_files(location: str | Path) -> IndexFiles:
 
 
 def replaceable_files(files: IndexFiles, table: str) -> list[str]:
-    """List what a process that was killed left where a new index may be made: an empty table.
+    """List the files of an empty table that a killed process left; a new index may replace them.
 
-    Raises `InputError` if other files are there.
+    Raises `InputError` if there are other files.
     """
     left = tuple(f"{table}.lance/{name}" for name in _FIRST_VERSION)
     names = [
@@ -369,23 +369,23 @@ def replaceable_files(files: IndexFiles, table: str) -> list[str]:
         if name != LOCK_FILE and not any(is_leftover(Path(part)) for part in Path(name).parts)
     ]
     if any(not name.startswith(left) for name in names):
-        reason = "exists and is not an index: it is not replaced; choose another --out"
+        reason = "exists and is not an index, so it is not replaced; choose another --out"
         if any(name.startswith(f"{table}.lance/") for name in names):
-            reason = "exists and is not an index: it is not replaced, and has no manifest.json"
+            reason = "exists and has no manifest.json, so it is not an index and not replaced"
             reason += ": restore it from a backup, or choose another --out"
         raise InputError(files.uri, reason=reason)
     return names
 
 
 def require_free(location: str | Path, table: str = "papers") -> None:
-    """Raise `InputError` if files lie where a new index would be made."""
+    """Raise `InputError` if there are files where a new index would be made."""
     files = open_files(location)
     if not files.absence_reason():
         replaceable_files(files, table)
 
 
 def make_seal(files: IndexFiles, under: str, before: Seal) -> Seal:
-    """Hash the files below a name; take over from `before` the hash of a file that is unchanged."""
+    """Hash the files below a name; the hashes of unchanged files are taken from `before`."""
     seal = {}
     for name, (size, stamp) in files.listed(f"{under}/").items():
         if name.endswith(REWRITTEN):
@@ -411,16 +411,14 @@ def read_seal(files: IndexFiles, name: str) -> Seal | None:
                 seal[file_name] = entry
         return seal
     except (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError):
-        reason = (
-            "cannot be read; copy the index again, or remove this file to go on without its check"
-        )
+        reason = "cannot be read; copy the index again, or remove this file to skip its check"
         raise InputError(f"{files.uri}/{name}", reason=reason) from None
 
 
 def damage_reason(files: IndexFiles, seal: Seal, under: str, verified: Seal) -> str:
-    """Name a file that differs from the seal; "" if none does.
+    """Describe a file that differs from the seal; "" if there is none.
 
-    Files that are in `verified` as they are in `seal` are not hashed again.
+    Files with the same state in `verified` and `seal` are not hashed again.
     """
     files_under = files.listed(f"{under}/")
     for name, (size, _, _) in seal.items():
@@ -434,8 +432,8 @@ def damage_reason(files: IndexFiles, seal: Seal, under: str, verified: Seal) -> 
         left -= size
         if not hashed or verified.get(name) == (size, stamp, hashed):
             continue
-        # Of large files only those whose time is another one, as of a copy, are read.
+        # Of large files, only those with another time, such as copies, are read.
         is_read = left >= 0 or files_under[name][1] != stamp
         if is_read and files.hash(name) != hashed:
-            return f"{name} holds other bytes than were written"
+            return f"{name} was changed after it was written"
     return ""

@@ -25,7 +25,7 @@ PARTS = ("first", "second")
 FUSION_DEPTHS = (100, 1000)
 DEEPEST_FUSION = max(FUSION_DEPTHS)
 ALPHAS = tuple(round(step / 20, 2) for step in range(1, 20))
-# Unscaled, a BM25 score is some twenty times a cosine: the useful weights are small.
+# Unscaled, a BM25 score is about twenty times a cosine, so useful weights are small.
 UNSCALED_ALPHAS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.3)
 Ranking = TypeVar("Ranking", Run, Result)
 
@@ -39,14 +39,14 @@ class FusionConfig(Settings):
             its own list; `rrf`: sum of weight / (rrf_k + rank).
         alpha: weight of the first run (the sparse one in a hybrid), 0 to 1.
         rrf_k: constant of reciprocal rank fusion.
-        depth: how deep each list is before fusion.
-        scale: what a list's scores are divided by in linear fusion: `min-max`, their range;
+        depth: depth of each list before fusion.
+        scale: divisor of a list's scores in linear fusion: `min-max`, their range;
             `z-score`, their standard deviation, which depends less on a single high score;
-            `none`, nothing: a claim's high scores stay high, and alpha also sets the rate
-            between the two kinds of scores.
-        missing: what a source gets from a list that lacks it, in linear fusion: `lowest`, the
-            list's lowest score; `scored`, the score that the list's system gives it when asked
-            for it (0 if BM25 finds no term in common), on the list's own scale.
+            `none`, no scaling: a claim's high scores stay high, and alpha also sets the ratio
+            of the two kinds of scores.
+        missing: score of a source that a list lacks, in linear fusion: `lowest`, the list's lowest
+            score; `scored`, the score that the list's system computes for it (0 if BM25 finds no
+            term in common), on the list's own scale.
     """
 
     method: Literal["linear", "rrf"] = "linear"
@@ -73,15 +73,14 @@ def fuse(
 ) -> Ranking:
     """Fuse two runs, or two results, over the union of their lists.
 
-    Settings are those of `FusionConfig`: `fuse(first, second, alpha=0.3)`. `alphas` are those of
-    single claims, by id, in place of its `alpha`. With `k` the lists are at least that deep, and
-    the first `k` sources are kept.
+    Settings are those of `FusionConfig`: `fuse(first, second, alpha=0.3)`. `alphas` override its
+    `alpha` for single claims, by id. With `k` the lists are at least that deep, and the first `k`
+    sources are kept.
 
-    A source missing from one list gets 0 from it: in linear fusion the score of that list's
-    last source (its minimum, normalised), in reciprocal rank fusion nothing, as if ranked
-    infinitely deep. With `missing: scored` it gets its own score, from `scored`, which
-    `score_missing` gives for the first and for the second. A list whose scores are all equal
-    normalises to 1.
+    A source missing from one list gets 0 from it: in linear fusion this is the normalised score of
+    the list's last source, in reciprocal rank fusion that of an infinitely deep rank. With
+    `missing: scored` it gets its own score from `scored`, the results of `score_missing` for the
+    first and the second. A list whose scores are all equal normalises to 1.
 
     Example:
         >>> import claim2source as c2s
@@ -96,13 +95,13 @@ def fuse(
     if isinstance(first, Run) and isinstance(second, Run):
         return Fusion(first, second, config, _runs(scored)).run(config.alpha, k, alphas)
     if not isinstance(first, Result) or not isinstance(second, Result):
-        raise TypeError("fuse takes two runs or two results")
+        raise TypeError("fuse needs two runs or two results")
     fusion = Fusion(first.run, second.run, config, _runs(scored))
     return _fused_result((first, second), scored, fusion.run(config.alpha, k, alphas))
 
 
 def _runs(scored: tuple[Run | Result, Run | Result] | None) -> tuple[Run, Run] | None:
-    """Return what `score_missing` gave for both parts as runs."""
+    """Return the results of `score_missing` for both parts as runs."""
     if scored is None:
         return None
     first, second = scored
@@ -115,9 +114,9 @@ def _runs(scored: tuple[Run | Result, Run | Result] | None) -> tuple[Run, Run] |
 def _fused_result(
     parts: tuple[Result, Result], scored: tuple[Run | Result, Run | Result] | None, run: Run
 ) -> Result:
-    """Join the costs and failures of two results, and of what was scored for them."""
+    """Merge the costs and failures of two results and of `score_missing`."""
     first, second = parts
-    # A claim that one part could not rank is ranked by the other: only both failing fails.
+    # A claim that one part could not rank is ranked by the other; it fails only if both fail.
     failed = {failure.claim_id for failure in second.failures}
     failures = tuple(failure for failure in first.failures if failure.claim_id in failed)
     results = [*parts]
@@ -134,8 +133,8 @@ def _fused_result(
 def score_missing(index: Index, claims: Sequence[Claim], own: Run, run: Run) -> Result:
     """Score with `index`, whose ranking is `own`, the sources that only `run` ranks.
 
-    Only these are scored, as candidates of their claims. Sources for which the index has no
-    score (BM25: no term in common) are left out.
+    Only these are scored, as candidates of their claims. Sources without a score (BM25: no term
+    in common) are left out.
     """
     lacking = []
     for claim in claims:
@@ -149,9 +148,9 @@ def score_missing(index: Index, claims: Sequence[Claim], own: Run, run: Run) -> 
 
 
 class Fusion:
-    """Align and normalise two runs once, to fuse them by one alpha after the other.
+    """Align and normalise two runs once, to fuse them with several alphas.
 
-    `scored` has the scores of what each of them lacks (`score_missing`), at least to the depth
+    `scored` has the scores of the sources that each lacks (`score_missing`), at least to the depth
     of the fusion.
     """
 
@@ -163,7 +162,7 @@ class Fusion:
         scored: tuple[Run, Run] | None = None,
     ) -> None:
         if config.missing == "scored" and scored is None:
-            allowed = "lowest: two rankings alone do not say how one system scores the other's"
+            allowed = "lowest: two rankings do not contain the scores of each other's sources"
             raise ConfigError("fusion.missing", config.missing, allowed)
         claim_ids = list(dict.fromkeys([*first.claim_ids, *second.claim_ids]))
         full = [run.restricted(claim_ids) for run in (first, second)]
@@ -179,7 +178,7 @@ class Fusion:
         values = [_normalised(run, owner, config) for run, owner in zip(runs, owners, strict=True)]
         pairs, row = np.unique(np.concatenate(keys), return_inverse=True)
         owner, codes = np.divmod(pairs, max(len(vocabulary), 1))
-        # Places within a claim turn the pairs into the [claims, longest] shape of from_codes.
+        # Positions within a claim arrange the pairs in the [claims, longest] shape of from_codes.
         counts = np.bincount(owner, minlength=len(claim_ids))
         column = np.arange(len(pairs)) - np.repeat(np.cumsum(counts) - counts, counts)
         shape = (len(claim_ids), int(counts.max(initial=0)))
@@ -189,7 +188,7 @@ class Fusion:
         self._values = np.zeros((2, *shape))
         for number, part in enumerate(np.split(row.ravel(), [len(keys[0])])):
             if scored is not None and config.missing == "scored":
-                # A shallow fusion's missing ones may stand deeper in the same ranking.
+                # Sources that a shallow fusion lacks may be deeper in the same ranking.
                 parts = full[number], scored[number].restricted(claim_ids)
                 scores = _looked_up(pairs, parts, vocabulary)
                 low, spread = _scaling(runs[number], owners[number], config)
@@ -253,7 +252,7 @@ def _normalised(run: Run, owner: np.ndarray, config: FusionConfig) -> np.ndarray
 def _scaling(run: Run, owner: np.ndarray, config: FusionConfig) -> tuple[np.ndarray, np.ndarray]:
     """Measure each claim's list: its lowest score, and the divisor of its scores, [claims].
 
-    The latter is 0 if they do not differ.
+    The divisor is 0 if the scores do not differ.
     """
     scores = run.scores.astype(np.float64)
     claims = len(run.claim_ids)
@@ -261,7 +260,7 @@ def _scaling(run: Run, owner: np.ndarray, config: FusionConfig) -> tuple[np.ndar
     np.minimum.at(low, owner, scores)
     np.maximum.at(high, owner, scores)
     if config.scale == "none" and config.missing == "scored":
-        # Every source has its own score: the sum is of scores as they are.
+        # Every source has its own score: unscaled scores are summed.
         return np.where(np.isfinite(low), low, 0.0), np.ones(claims)
     if config.scale == "min-max":
         spread = high - low
@@ -280,8 +279,8 @@ def _scaled(
 ) -> np.ndarray:
     """Scale scores by their claims' lists, [rows]: 1 or 0 if a list's scores do not differ.
 
-    Scores count from the list's lowest, not from the mean or 0: this shifts all of a claim's
-    sources alike, and leaves 0 for missing ones.
+    The list's lowest score is subtracted, not the mean: this shifts all of a claim's sources alike,
+    and missing ones have 0.
     """
     low, spread = low[owner], spread[owner]
     differs = spread > 0
@@ -294,7 +293,7 @@ def _scaled(
 class Hybrid:
     """Rank sources by two retrievers and fuse their rankings.
 
-    `fits` says that the fusion is chosen by `fit`: lists are then as deep as the deepest fusion.
+    `fits`: whether `fit` chooses the fusion; lists are then as deep as the deepest fusion.
 
     Example:
         >>> import claim2source as c2s
@@ -342,7 +341,7 @@ class Hybrid:
         second = self.second.index(sources)
         first = self.first.index(sources)
         names = part_name(self.first, PARTS[0]), part_name(self.second, PARTS[1])
-        # One depth for all that may be chosen: how deep the lists are is then no choice's doing.
+        # One depth for all choices, so that the lists do not depend on the choice.
         return HybridIndex(first, second, self.fusion, names, DEEPEST_FUSION if self.fits else 0)
 
 
@@ -420,7 +419,7 @@ def _continued(run: Run, deeper: Run, k: int) -> Run:
 
 @cache
 def fusion_grid() -> tuple[FusionConfig, ...]:
-    """Make the fusions to choose from; not on import, since pydantic checks their settings."""
+    """Make the fusions to choose from; not on import, because pydantic checks their settings."""
     grid = [
         replace(fusion, depth=depth)
         for depth in FUSION_DEPTHS
@@ -433,7 +432,7 @@ def fusion_grid() -> tuple[FusionConfig, ...]:
         )
     ]
     linear = [fusion for fusion in grid if fusion.method == "linear"]
-    # The same with the other system's own score for what a list lacks.
+    # The same with the other system's own score for sources that a list lacks.
     return (*grid, *(replace(fusion, missing="scored") for fusion in linear))
 
 
@@ -450,12 +449,12 @@ def choose_fusion(
     """Choose a fusion of two runs, and its alpha, from a grid (none: `fusion_grid`).
 
     The default is `FusionConfig()`. Any other method, scale, constant or depth is further from
-    it than any other alpha. `weighing` weighs the claims; none: the macro average. By the rule
-    `best`, of equal settings the first of the grid is chosen, with the middle one of its best
-    alphas. `scored` are both systems' scores of what they lack (`score_missing`); without them,
-    fusions that need them are left out.
+    it than any other alpha. `weighing` has the claims' weights; None: the macro average. By the
+    rule `best`, of equal settings the first of the grid is chosen, with the middle one of its best
+    alphas. `scored` are both systems' scores of sources that they lack (`score_missing`); without
+    them, fusions that need them are left out.
     """
-    # What chooses is not imported to search.
+    # The code for choosing is not imported to search.
     from claim2source.search.choose import DEPTH, Preference, choose, weigh
 
     weighing = weigh(data) if weighing is None else weighing
@@ -477,7 +476,7 @@ def _alphas(config: FusionConfig) -> tuple[float, ...]:
 
 
 def _fusion_distance(config: FusionConfig) -> float:
-    """Measure how far a fusion is from the default: other settings first, then its alpha."""
+    """Return a fusion's distance from the default: other settings first, then its alpha."""
     alphas, default = _alphas(config), FusionConfig()
     middle = alphas.index(config.alpha) - len(alphas) // 2
     changed = sum(getattr(config, f.name) != getattr(default, f.name) for f in fields(FusionConfig))

@@ -1,4 +1,4 @@
-"""Fill an index with papers: encode the new and the changed ones, keep the rest."""
+"""Add papers to an index: encode the new and the changed ones, and keep the rest."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ if TYPE_CHECKING:
     from claim2source.models import Encoder
 
 DEFAULT = ModelConfig().name
-# What tables of papers are called, also with a model's hash behind it.
+# Name of tables of papers, which a model's hash may follow.
 TABLE = "papers"
-# Manifests of an index that is being made beside another one, and of the one that it replaced.
+# Manifests of an index that is being made next to another one, and of the one that it replaced.
 NEXT, PREVIOUS = "next.json", "previous.json"
 Item = TypeVar("Item")
-# Papers that are encoded and written at a time: what a killed process has to do again.
+# Papers that are encoded and written at a time; a killed process has to repeat these.
 BATCH = 4096
 
 
 @dataclass(frozen=True)
 class Growth:
-    """Count the papers that were read: new, changed, unchanged; and all that are there now."""
+    """Counts of the papers that were read: new, changed, unchanged; and of all in the index."""
 
     added: int = 0
     changed: int = 0
@@ -63,10 +63,10 @@ class Growth:
 
 
 class PaperEncoder:
-    """Encode papers as an index stores them: float16, and with `sentences` their findings too.
+    """Encode papers for an index: in float16, and with `sentences` also their findings.
 
-    Vectors are read from the store, or put there. What it lacks is made in bfloat16 where the
-    processor computes faster in it.
+    Vectors are read from the store. Missing ones are computed, in bfloat16 if that is faster on
+    the processor, and stored.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class PaperEncoder:
     ) -> tuple[np.ndarray, list[np.ndarray] | None, int]:
         """Encode papers [n, d] and the findings of each [findings, d]; count new texts of papers.
 
-        New are those that were not in the store. The bar goes on by the number of papers.
+        Texts are new if they were not in the store. The progress bar counts papers.
         """
         findings: list[list[str]] = []
         if self.sentences:
@@ -101,7 +101,7 @@ class PaperEncoder:
         texts = self.rendering.source_texts([paper.source for paper in papers])
         sentences = list(chain.from_iterable(findings))
 
-        # The bar's part of the papers' own texts, by their letters.
+        # The share of the papers' own texts in the progress, by their length.
         length = sum(map(len, texts))
         total_length = length + sum(map(len, sentences))
         share = round(len(papers) * length / max(1, total_length))
@@ -117,7 +117,7 @@ class PaperEncoder:
         return vectors, np.split(flat, ends[:-1]), new
 
     def _vectors(self, texts: Sequence[str], bar: Progress, share: int) -> tuple[np.ndarray, int]:
-        """Return vectors [texts, d] float16, and how many distinct texts the store held."""
+        """Return vectors [texts, d] float16, and how many distinct texts were in the store."""
         parts = self._divided(texts)
         encoded: list[np.ndarray] = []
         order: list[int] = []
@@ -132,13 +132,13 @@ class PaperEncoder:
         return half(np.concatenate(encoded)[np.argsort(order)]), reused
 
     def _divided(self, texts: Sequence[str]) -> list[tuple[TextEncoder, list[int]]]:
-        """Divide texts among the encoders: what the store has, and what the faster one encodes."""
+        """Divide texts among the encoders: those in the store, and those for the faster one."""
         everything: list[tuple[TextEncoder, list[int]]] = [(self.encoder, [*range(len(texts))])]
         exact = self._source_encoder
         if not texts or exact is None:
             return everything
-        # Another machine, or an evaluation, may have stored some in float32. If it stored all of
-        # them no model is loaded.
+        # Another machine, or an evaluation, may have stored some in float32. If all are stored, no
+        # model is loaded.
         missing = exact.missing(texts, "source", self.store)
         if not missing:
             return everything
@@ -162,9 +162,9 @@ def grow(
 ) -> Growth:
     """Write papers to an index and build it.
 
-    Of papers with one id the last counts, with what only earlier ones have. A paper that is there
-    as it is stays, so that a stopped run goes on if it was. Vectors are read from the store of
-    `dense`, or put there. Raises `UserError` if another model made the index, or another process
+    Of papers with one id the last is used, completed by fields of earlier ones. Unchanged papers
+    of the index are kept, so a stopped run resumes. Vectors are read from the store of `dense`, or
+    computed and stored. Raises `UserError` if another model made the index, or if another process
     writes it.
     """
     engine.lock()
@@ -219,7 +219,7 @@ def grow(
 def _filled_from(
     engine: Engine, papers: Mapping[str, Paper], stamps: Mapping[str, str]
 ) -> dict[str, Paper]:
-    """Fill what changed papers lack from what the index has of them."""
+    """Fill empty fields of changed papers from their records in the index."""
     changed = [
         key for key, paper in papers.items() if stamps.get(key) not in (None, paper_stamp(paper))
     ]
@@ -236,9 +236,9 @@ def _with_known_notices(
     indexed: Collection[str],
     notices: Mapping[str, str],
 ) -> dict[str, Paper]:
-    """Mark papers, by id, with what the index knows of them, if they say less themselves.
+    """Mark papers, by id, with retraction notices of the index that they lack.
 
-    Of those that are `indexed` it knows their earlier version; of new ones what its `notices` say.
+    For `indexed` papers these are in their earlier version, for new ones in the `notices`.
     """
     known = engine.retracted(list(papers))
     marked = {}
@@ -262,8 +262,8 @@ def fill_store(
 ) -> int:
     """Encode one of `shards` parts of the papers into the store; return how many were encoded.
 
-    Every process reads all papers and takes its batches in turn, so that they need not talk. An
-    index that is grown afterwards finds the vectors there.
+    Every process reads all papers and encodes every `shards`-th batch, so processes need no
+    communication. A later run that indexes the papers finds the vectors in the store.
     """
     encoded = 0
     with Progress("papers" if progress else None, None) as bar:
@@ -276,7 +276,7 @@ def fill_store(
 
 
 def grow_engine(location: str | Path, sources: Sequence[Source], model: Model = DEFAULT) -> Growth:
-    """Write sources to the index at a place, which is made if there is none."""
+    """Write sources to the index at a location; a missing index is made."""
     dense = Dense(model)
     engine = open_for_writing(location, dense)
     try:
@@ -292,7 +292,7 @@ def open_for_writing(
     sentences: bool = True,
     vectors: bool = True,
 ) -> Engine:
-    """Open an index to write to it, or make an empty one; it is locked.
+    """Open an index for writing, or make an empty one, and lock it.
 
     Raises `UserError` if other settings than `bm25` made it.
     """
@@ -317,18 +317,17 @@ def re_encode(
     say: Callable[[str], None] = lambda line: None,
     batch: int = BATCH,
 ) -> Engine:
-    """Encode an index's papers with another model, into a table next to theirs; then swap the two.
+    """Encode an index's papers with another model into a second table; then swap the two.
 
-    A stopped run goes on if it was. What was there stays for `undo_re_encoding`, until the
-    next such run. Abstention is not fitted to the new model yet. Raises `UserError` as `grow`
-    does.
+    A stopped run resumes. The old table is kept for `undo_re_encoding` until the next such run.
+    Abstention is not fitted to the new model. Raises `UserError` as `grow` does.
     """
     engine.lock()
     files, old = engine.files, engine.manifest
     manifest = IndexManifest.of(dense, old.bm25, old.sentences > 0, not old.encoded_first)
     if manifest.model_hash == old.model_hash:
-        raise UserError(f"{engine.location}: this model made it already")
-    if old.encoded_first:  # nothing is stored by a model
+        raise UserError(f"{engine.location}: the index already uses this model")
+    if old.encoded_first:  # no vectors are stored
         old.write(files, PREVIOUS)
         _with_model(old, manifest).write(files)
         return open_index(files.uri)
@@ -358,7 +357,7 @@ def re_encode(
 
 
 def _with_model(manifest: IndexManifest, made_by: IndexManifest) -> IndexManifest:
-    """Name the model of another manifest, and its abstention, for the same papers."""
+    """Return a manifest with the model and the abstention of another one."""
     return replace(
         manifest,
         encoders=made_by.encoders,
@@ -381,7 +380,7 @@ def _table_beside(files: IndexFiles, manifest: IndexManifest) -> Engine:
 
 
 def _encode_rows(engine: Engine, new: Engine, dense: Dense, bar: Progress, batch: int) -> None:
-    """Write to `new` what `engine` stores of papers, with other vectors; it skips what is there."""
+    """Copy the papers of `engine` to `new`, with other vectors; papers in `new` are skipped."""
     made_by = new.manifest
     encoder = PaperEncoder(dense.encoder, made_by.rendering, dense.store, made_by.sentences > 0)
     for rows in engine.rows(batch):
@@ -399,7 +398,7 @@ def _encode_rows(engine: Engine, new: Engine, dense: Dense, bar: Progress, batch
 
 
 def _free_table(files: IndexFiles, manifest: IndexManifest, old: IndexManifest) -> str:
-    """Name a table for a model's vectors, which neither answers nor `undo_re_encoding` need."""
+    """Return a table's name for a model's vectors that no manifest in use has."""
     used = {old.table}
     if files.read(PREVIOUS) is not None:
         used.add(IndexManifest.read(files, PREVIOUS).table)
@@ -410,7 +409,7 @@ def _free_table(files: IndexFiles, manifest: IndexManifest, old: IndexManifest) 
 
 
 def remove_tables(files: IndexFiles, but: Sequence[str]) -> None:
-    """Remove tables of papers that no manifest names any more, with the notes of their files."""
+    """Remove tables of papers that no manifest names, with the notes on their files."""
     with named_errors(files.uri):
         database = connection(files)
         for name in database.list_tables(limit=1000).tables:
@@ -420,18 +419,18 @@ def remove_tables(files: IndexFiles, but: Sequence[str]) -> None:
 
 
 def undo_re_encoding(engine: Engine) -> IndexManifest:
-    """Return to the model before `re_encode`; its vectors stay for the next `re_encode`.
+    """Return to the model before `re_encode`; the new vectors are kept for the next `re_encode`.
 
-    Raises `InputError` if there is nothing to return to.
+    Raises `InputError` if there was no `re_encode`.
     """
     engine.lock()
     if engine.files.read(PREVIOUS) is None:
-        raise InputError(engine.location, reason="no --re_encode has replaced anything here")
+        raise InputError(engine.location, reason="has no earlier model: there was no --re_encode")
     before = IndexManifest.read(engine.files, PREVIOUS)
     if before.table == engine.manifest.table:
         before = _with_model(engine.manifest, before)
     else:
-        before = Engine.open(engine.files.uri, name=PREVIOUS).manifest  # its table must be whole
+        before = Engine.open(engine.files.uri, name=PREVIOUS).manifest  # checks its table
     engine.manifest.write(engine.files, PREVIOUS)
     before.write(engine.files)
     return before

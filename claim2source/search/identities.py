@@ -1,4 +1,4 @@
-"""Find the papers that an index already has of new records, so that none replaces another one."""
+"""Match new records with papers of an index, so that no paper replaces a different one."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from claim2source.data.identity import (
 from claim2source.data.papers import Paper
 from claim2source.search.engine import Engine
 
-# Records whose papers are looked up in the index at a time. Once so many were, all papers of the
-# index are read: that takes no longer than as many look-ups again.
+# Records that are looked up in the index at a time. After so many look-ups all papers of the index
+# are read, which takes no longer than as many further look-ups.
 _BATCH, _MOST = 256, 16_384
-# Papers, each with whether its id is kept as its data set gives it.
+# Papers, each with whether it keeps its data set's id.
 Identified = Iterable[tuple[Paper, bool]]
 
 
 class IndexedPapers:
-    """Give records the ids that their papers have in an index.
+    """Assign records the ids that their papers have in an index.
 
-    A record of a paper that is there under another id is merged into it. A paper whose id is
-    another paper's there gets one of its own, the same one whenever it is read again. What is
-    written meanwhile does not count.
+    A record of a paper that the index has under another id is merged into it. A paper whose id
+    belongs to another paper in the index gets a new id, always the same one. Papers that are
+    written in the meantime are ignored.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -82,7 +82,7 @@ class IndexedPapers:
             yield placed
 
     def _known_id(self, paper: Paper, record: Identity) -> tuple[str, str]:
-        """Return the id of a record's paper, and by what it is the same; "" if it is new."""
+        """Return the id of a record's paper, and the identity they share; "" if it is new."""
         identities = self._identities
         for number, reason in identities.find(record):
             return self._ids[number], reason
@@ -91,7 +91,7 @@ class IndexedPapers:
         return distinct_id(paper), ""
 
     def _kept_id(self, paper: Paper, record: Identity) -> str:
-        """Return a data set's id, or another one if it is of a paper with other words."""
+        """Return a data set's id, or a new one if the id belongs to a paper with other words."""
         identities = self._identities
         number = identities.labelled(record.label)
         if number is None or identities.known[number].common(record):
@@ -103,7 +103,7 @@ class IndexedPapers:
         return paper.source.id
 
     def _look_up(self, records: Sequence[Identity]) -> None:
-        """Read by what papers of the index are known that may be the papers of records."""
+        """Read the identities of papers of the index that may be those of records."""
         if self._has_all or not records:
             return
         if self._version is None:

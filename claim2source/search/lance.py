@@ -1,4 +1,4 @@
-"""Speak to LanceDB: connections, filters, queries of terms, and the meaning of its errors."""
+"""Wrap LanceDB: connections, filters, term queries, and the meaning of its errors."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ if TYPE_CHECKING:
 # (id, score), best first.
 Hits = list[tuple[str, float]]
 _REST_CLIENT = "lance_namespace_urllib3_client"
-# What to do about files that cannot be read.
-ADVICE = "copy it again from a whole copy, or index again into another --out"
-# What a full disk, a quota, and a disk or folder that cannot be written say to LanceDB.
+# Remedy for files that cannot be read.
+ADVICE = "restore it from a backup, or index again into another --out"
+# LanceDB's errors for a full disk, a quota, and a disk or folder that cannot be written.
 _UNWRITABLE = {
-    "os error 28": "no space left on the disk: make room",
-    "os error 122": "the disk quota is used up: make room",
-    "os error 27": "a file may not be that large: raise the limit",
-    "os error 30": "the disk can only be read: choose another",
-    "os error 13": "permission denied: let this user write there",
+    "os error 28": "no space left on the disk: free some space",
+    "os error 122": "the disk quota is exhausted: free some space",
+    "os error 27": "a file exceeds the size limit: raise the limit",
+    "os error 30": "the disk is read-only: choose another",
+    "os error 13": "permission denied: allow this user to write there",
 }
 
 
 def compact(table: Any, retention: timedelta) -> None:
-    """Write the parts of a table as few; remove versions that are older than `retention`."""
+    """Merge the parts of a table; remove versions that are older than `retention`."""
     with warnings.catch_warnings():
-        # Without retention it warns that who reads an old version fails: ours begin again.
+        # Without retention it warns that readers of old versions fail; ours start again.
         warnings.filterwarnings("ignore", "optimize.cleanup_older_than=0", UserWarning)
         table.optimize(cleanup_older_than=retention)
 
 
 @contextmanager
 def named_errors(location: str) -> Iterator[None]:
-    """Report LanceDB's exceptions in one line, its panics too."""
+    """Convert LanceDB's exceptions and panics to one-line errors."""
     try:
         yield
     except UserError:
@@ -60,7 +60,7 @@ def named_errors(location: str) -> Iterator[None]:
         text = str(error)
         for sign, reason in _UNWRITABLE.items():
             if sign in text:
-                advice = f"{reason}, and run the same command again; finished writes stay"
+                advice = f"{reason}, and run the same command again; finished writes are kept"
                 raise UserError(f"{location}: {advice}") from None
         reason = f"its table cannot be read or written: {short(error)}; {ADVICE}"
         raise InputError(location, reason=reason) from None
@@ -74,9 +74,9 @@ def short(error: Exception) -> str:
 
 
 def connection(files: IndexFiles, cache: int | None = None) -> Any:
-    """Open the database; its tables stay at the version that they were opened at.
+    """Open the database; its tables keep the version that was current when they were opened.
 
-    At most `cache` bytes of search indexes, and of metadata, stay in memory; None: gigabytes.
+    At most `cache` bytes of search indexes, and of metadata, are kept in memory; None: gigabytes.
     """
     lancedb, options = lancedb_module(), getattr(files, "options", None)
     session = None
@@ -86,22 +86,22 @@ def connection(files: IndexFiles, cache: int | None = None) -> Any:
 
 
 def newest_version(names: Iterable[str]) -> int:
-    """Return the newest of the versions that files of `_versions` are named by; 0 for none."""
+    """Return the newest version in the names of the files of `_versions`; 0 if there is none."""
     newest = 0
     for name in names:
         digits = PurePath(name).stem
         if not name.endswith(".manifest") or not is_digits(digits):
             continue
         version = int(digits)
-        if len(digits) == 20:  # newest first in a listing: they count down
+        if len(digits) == 20:  # such names count down, so that the newest is listed first
             version = LAST_VERSION - version
         newest = max(newest, version)
     return newest
 
 
 def lancedb_module() -> Any:
-    # By itself it warns that a new index is not there yet, and sorts vectors into partitions in
-    # larger parts than memory need hold.
+    # By default it warns that a new index is not there yet, and sorts vectors into partitions in
+    # parts that need much memory.
     os.environ.setdefault("LANCEDB_LOG", "error")
     os.environ.setdefault("LANCE_SHUFFLE_BATCH_BYTES", str(2**22))
     _spare_rest_client()
@@ -113,10 +113,10 @@ def lancedb_module() -> Any:
 
 
 def _spare_rest_client() -> None:
-    """Have LanceDB import the models of its REST service without that service's client.
+    """Let LanceDB import the models of its REST service without the service's client.
 
-    The client makes validators for every call, which takes half of LanceDB's time to import. It
-    is loaded when it is used.
+    The client makes validators for every call, which takes half of LanceDB's import time. It is
+    loaded on use.
     """
     spec = None if _REST_CLIENT in sys.modules else find_spec(_REST_CLIENT)
     if spec is None or spec.loader is None:
@@ -146,14 +146,14 @@ def id_filter(ids: Sequence[str]) -> Expr:
 
 
 def expression(where: Where) -> Expr | None:
-    """Write a filter in LanceDB's expressions, which quote values; None if all are meant."""
+    """Convert a filter to LanceDB's expressions, which quote values; None if there is no filter."""
     from lancedb.expr import col, lit
 
     parts = []
     if where.last_day is not None:
         parts.append(col("day") <= lit(where.last_day))  # unknown days are 0
     if where.language is not None:
-        # An older index may hold a code as its file had it.
+        # An older index may have a code in the form of its file.
         codes = dict.fromkeys((primary_language(where.language), language_tag(where.language)))
         parts.append(col("lang").isin(list(codes)))
     if where.venue is not None:
@@ -180,7 +180,7 @@ def create_index(table: Any, column: str) -> None:
     """Make the search index of the ids, or of a column of terms."""
     from lancedb.index import FTS, BTree
 
-    # Texts are analysed before they come here: the engine splits them at spaces only.
+    # Texts are analysed before: LanceDB only splits them at spaces.
     terms = FTS(
         base_tokenizer="whitespace",
         max_token_length=None,

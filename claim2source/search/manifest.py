@@ -1,4 +1,4 @@
-"""Record how an index was made: encoder, analyser, BM25, and the measurements of its last build."""
+"""Manifest of an index: encoder, analyser, BM25, and measurements of the last build."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from claim2source.text import Rendering
 log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
-# BM25 as LanceDB has it.
+# LanceDB's BM25 settings.
 K1, B = 1.2, 0.75
 _WIDEST = 65_536
-# BM25's first papers that are encoded for a post. On 300 train posts of ct25 MiniLM has an MRR@5
+# Number of BM25's first papers to encode for a post. On 300 train posts of ct25 MiniLM has an MRR@5
 # of 0.559 with 10, 0.572 with 20, 0.578 with 30, 0.580 with 50, 0.575 with 100; BM25 alone 0.544.
 FIRST = 30
 # Their number is the root of the papers'.
@@ -37,10 +37,10 @@ _TABLE = re.compile(r"[a-z0-9-]{1,64}")
 
 
 def check_bm25(bm25: BM25) -> None:
-    """Raise `ConfigError` for settings that LanceDB's BM25 has not."""
+    """Raise `ConfigError` for settings that LanceDB's BM25 does not support."""
     require(bm25.analysis == "terms", "bm25.analysis", bm25.analysis, "terms")
-    require(bm25.k1 == K1, "bm25.k1", bm25.k1, f"{K1}: LanceDB has no other")
-    require(bm25.b == B, "bm25.b", bm25.b, f"{B}: LanceDB has no other")
+    require(bm25.k1 == K1, "bm25.k1", bm25.k1, f"{K1}: fixed by LanceDB")
+    require(bm25.b == B, "bm25.b", bm25.b, f"{B}: fixed by LanceDB")
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class IndexManifest:
         if not (0 <= self.recall <= 1 and 0 <= self.names <= 100):
             raise ValueError("recall must be from 0 to 1, and names from 0 to 100")
         if self.encoded_first and (self.sentences or self.partitions):
-            raise ValueError("encoded_first must be 0 where vectors are stored")
+            raise ValueError("encoded_first must be 0 if vectors are stored")
         if not _TABLE.fullmatch(self.table):
             raise ValueError("table must be a name of small letters, digits and -")
 
@@ -109,13 +109,13 @@ class IndexManifest:
         sentences: bool = True,
         vectors: bool = True,
     ) -> Self:
-        """Describe a new index whose sources `dense` encodes, without `vectors` when posts come.
+        """Make the manifest of a new index that `dense` encodes, at search time without `vectors`.
 
-        Raises `UserError` while weights change: nothing could say later whose vectors these are.
+        Raises `UserError` during training, because such vectors cannot be identified later.
         """
         keys = encoder_keys(dense.encoder)
         if keys is None:
-            raise UserError("weights in training have no name: no index can be made by them")
+            raise UserError("weights in training have no name, so they cannot make an index")
         bm25 = bm25 or BM25()
         source: Any = dense.encoder.source_encoder or dense.encoder
         return cls(
@@ -131,7 +131,7 @@ class IndexManifest:
 
     @classmethod
     def read(cls, files: IndexFiles, name: str = MANIFEST) -> Self:
-        """Read the manifest of an index. Raises `InputError`, with the field that is wrong."""
+        """Read the manifest of an index. Raises `InputError` with the wrong field."""
         data, path = files.read(name), f"{files.uri}/{name}"
         if data is None:
             reason = files.absence_reason() or f"not an index: it has no {name}"
@@ -145,30 +145,30 @@ class IndexManifest:
         manifest = validated(cls, json.dumps(values), path)
         if manifest.model is None:
             return manifest
-        # What a model may run or read is the user's to allow, not a file's.
+        # Only the user may allow what a model runs or reads, not a file.
         model = replace(manifest.model, allow_remote_code=(), allow_bin=())
         return replace(manifest, model=model)
 
     def write(self, files: IndexFiles, name: str = MANIFEST) -> None:
-        """Write the manifest, wholly or not at all."""
+        """Write the manifest atomically."""
         text = json.dumps(asdict(self), ensure_ascii=False, indent=2, allow_nan=False)
         files.write(name, f"{text}\n".encode())
 
     @property
     def stored_dimensions(self) -> int:
-        """Return the length of the papers' vectors in the table; 0 if it has none."""
+        """Return the length of the papers' stored vectors; 0 if there are none."""
         return 0 if self.encoded_first else self.dimensions
 
     @property
     def post_terms(self) -> BM25:
-        """Return how terms are made of posts: of the translation, if a post has one."""
+        """Return the BM25 settings for posts, which use the translation if there is one."""
         if self.bm25.claims != "original" or self.bm25.language != "en":
             return self.bm25
         return replace(self.bm25, claims="translated")
 
     @property
     def post_rendering(self) -> Rendering:
-        """Return how posts are encoded: a model of English reads the translation, if any."""
+        """Return the rendering of posts; an English model uses the translation if there is one."""
         name = "" if self.model is None else self.model.name
         if self.rendering.claims != "original" or name not in ENGLISH:
             return self.rendering
@@ -176,18 +176,18 @@ class IndexManifest:
 
     @property
     def model_hash(self) -> str:
-        """Name the model that made the vectors by its weights and settings."""
+        """Return the identity of the model that made the vectors: its weights and settings."""
         return content_hash(of_model(self.encoders))[:12]
 
     def is_made_by(self, encoder: TextEncoder) -> bool:
-        """Whether this model made the vectors, with any version of its libraries."""
+        """Whether this model made the vectors, whatever the versions of its libraries."""
         keys = encoder_keys(encoder)
         return content_hash(of_model(keys)) == content_hash(of_model(self.encoders))
 
     def check_encoder(self, encoder: TextEncoder, location: str) -> None:
         """Raise `UserError` if another model made the vectors.
 
-        Other versions of its libraries only give a warning: few of them change a vector.
+        Other versions of its libraries only cause a warning, because few change a vector.
         """
         if not self.is_made_by(encoder):
             model = "" if self.model is None else f", {self.model.name}"
@@ -198,10 +198,10 @@ class IndexManifest:
             log.warning("%s: other versions of the model's libraries made this index", location)
 
     def check_analyser(self, bm25: BM25, location: str) -> None:
-        """Raise `UserError` if terms were made by other settings, or by another analysis."""
+        """Raise `UserError` if terms were made with other settings, or by another analysis."""
         own = asdict(self.bm25)
         for key, value in asdict(bm25).items():
-            # How a claim is written is the claim's side alone.
+            # The claim form does not affect the index.
             if key != "claims" and own[key] != value:
                 have, want = getattr(self.bm25, key), getattr(bm25, key)
                 reason = f"the index was made with {have}, not {want}"

@@ -1,4 +1,4 @@
-"""Look for authors and venues that a post names: terms of names, and how much they weigh."""
+"""Search for authors and venues that a post names: terms of names, and their weight."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from claim2source.text.clean import without_unseen
 
 _WORD = re.compile(r"[^\W\d_]{2,}(?:['’][^\W\d_]+)?")
 _OWNER = re.compile(r"['’]s?$")
-# Of venues and handles: words that name nothing.
+# Words of venues and handles that are not names.
 _EMPTY = frozenset(
     "the of and in for on to an at by de la le les des du et und der die das für dr prof phd md mr "
     "journal international annals archives proceedings transactions reports letters review reviews "
     "revue zeitschrift press university institute van von del el di da rt via new study".split()
 )
-# Weights that are tried, papers that they are tried on, words of a title in such a post.
+# Weights to try, papers to try them on, words of a title in such a post.
 WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0)
 PAPERS, _WORDS = 60, 4
-# A weight may cost posts without names so much of their mean reciprocal rank.
+# A weight may reduce the mean reciprocal rank of posts without names by so much.
 _COST = 0.002
 
 
@@ -40,7 +40,7 @@ def plain_words(text: str) -> list[str]:
 
 
 def _distinct_names(words: Iterable[str]) -> list[str]:
-    """List each word once that may be a name, in order."""
+    """List the distinct words that may be names, in order."""
     names: dict[str, None] = {}
     for word in words:
         if len(word) > 2 and word not in _EMPTY:
@@ -49,7 +49,7 @@ def _distinct_names(words: Iterable[str]) -> list[str]:
 
 
 def paper_names(source: Source) -> list[str]:
-    """List the terms of a paper's authors and venue, each once: how often says nothing."""
+    """List the distinct terms of a paper's authors and venue; their frequency is meaningless."""
     words: list[str] = []
     for text in (*source.authors, source.venue):
         words += plain_words(text)
@@ -57,7 +57,7 @@ def paper_names(source: Source) -> list[str]:
 
 
 def name_terms(post: str) -> list[str]:
-    """List the possible names in a post: words with a capital or after @; in lower case, all."""
+    """List the possible names in a post: capitalised words or words after @; all in lower case."""
     text = re.sub(r"https?://\S+", " ", post)
     in_lower_case = text == text.lower()
     if not in_lower_case:
@@ -75,11 +75,11 @@ def names_weight(
     bm25: BM25,
     search: Callable[[Sequence[str], Sequence[str], float], Sequence[str]],
 ) -> float:
-    """Choose how much names weigh, on posts that are made of some of the index's own papers.
+    """Choose the weight of names, on posts that are made from some of the index's own papers.
 
-    Each paper gives one post of words of its title with an author and the venue, and one of such
-    words alone; the weight that finds the former best is taken of those that cost the latter next
-    to nothing. `search` lists ids by terms, names and their weight. 0 if papers have no names.
+    From each paper two posts are made: words of its title with an author and the venue, and only
+    such words. Of the weights that barely harm the latter, the best one for the former is chosen.
+    `search` lists ids by terms, names and their weight. The result is 0 if papers have no names.
     """
     sample = [paper for paper in papers if paper.source.authors and paper.source.title]
     if len(sample) < 5:
@@ -88,7 +88,7 @@ def names_weight(
     analyser = Analyser(bm25)
 
     def reciprocal_ranks(paper: Paper, text: str) -> list[float]:
-        """Search a paper by a post, with each of the weights; 0 if it is not found."""
+        """Return a paper's reciprocal rank for a post with each of the weights; 0 if not found."""
         terms = analyser.claim(Claim("0", text, bm25.language))
         names = name_terms(text)
         ranks = []
@@ -105,14 +105,14 @@ def names_weight(
         author = paper.source.authors[0].split()[-1]
         named = f"{author}'s {paper.source.venue} study: {words}"
         with_names[:, column] = reciprocal_ranks(paper, named)
-        # What starts a sentence has a capital too, and may be anybody's name.
+        # The first word of a sentence is also capitalised, and may look like a name.
         without_names[:, column] = reciprocal_ranks(paper, words.title())
 
     lowest = without_names[0].mean() - _COST
     allowed: list[int] = np.flatnonzero(without_names.mean(axis=1) >= lowest).tolist()
 
     def quality(row: int) -> tuple[float, int]:
-        """Mean reciprocal rank of posts with names; of equal ones the smaller weight is better."""
+        """Return the mean reciprocal rank of posts with names; ties prefer the smaller weight."""
         return round(float(with_names[row].mean()), 6), -row
 
     return WEIGHTS[max(allowed, key=quality)]

@@ -1,4 +1,4 @@
-"""Encode papers of an index without vectors when a post is asked about, each of them once."""
+"""Encode papers of an index without vectors at search time, each of them once."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ from claim2source.search.lance import Hits
 from claim2source.search.rows import half
 from claim2source.search.topk import candidate_pool
 
-# Bytes of vectors that a process remembers: 170,000 papers of 384 numbers.
+# Most bytes of cached vectors of a process: 170,000 papers of 384 numbers.
 _MOST_BYTES = 2**27
-# New vectors that are written to the store in one file, at least until it is closed.
+# Fewest new vectors that are written to the store in one file, unless it is closed.
 _FILE = 1024
 # Characters of a model's error that are quoted.
 _LONGEST = 200
 
 
 def unencoded_summary(reasons: Counter[str]) -> str:
-    """Count the posts whose papers could not be encoded, with the reasons."""
+    """Describe how many posts' papers could not be encoded, with the reasons."""
     lines = [f"{reason} ({count})" for reason, count in reasons.most_common(3)]
-    return f"{reasons.total()} posts were ranked by words alone: {'; '.join(lines)}"
+    return f"{reasons.total()} posts were ranked only by words: {'; '.join(lines)}"
 
 
 class UnencodedError(Exception):
-    """Report in one line that texts cannot be encoded now: the search by terms stays."""
+    """Reason in one line why texts could not be encoded; the search by terms still works."""
 
 
 @contextmanager
 def encoding() -> Iterator[None]:
-    """Report whatever a model raises as `UnencodedError`."""
+    """Convert any exception of a model to `UnencodedError`."""
     try:
         yield
     except UserError as error:
         raise UnencodedError(str(error)) from error
     except Exception as error:
-        # A GPU without memory, files that went, a model with code of its own.
+        # A GPU without memory, missing files, a model with its own code.
         line = " ".join(str(error).split())[:_LONGEST]
         raise UnencodedError(line or type(error).__name__) from error
 
 
 class PaperVectors:
-    """Encode texts of papers, and remember the vectors by text, in the store too if there is one.
+    """Encode texts of papers, and cache the vectors by text, also in the store if there is one.
 
     Vectors are rounded to float16, as an index stores them.
     """
@@ -89,7 +89,7 @@ class PaperVectors:
         return np.stack([vectors[key] for key in keys]).astype(np.float32)
 
     def _read(self, missing: dict[bytes, str]) -> dict[bytes, np.ndarray]:
-        """Read what the store has, and take it from what is missing."""
+        """Read the stored vectors, and remove their texts from the missing ones."""
         if self._space is None or not missing:
             return {}
         keys = list(missing)
@@ -131,7 +131,7 @@ def rank_first(
     vectors: Mapping[str, np.ndarray],
     encode: Callable[[Sequence[Paper]], np.ndarray],
 ) -> Result:
-    """Rank the first `count` papers of each claim's list by their vectors, which `encode` gives.
+    """Rank the first `count` papers of each claim's list by their vectors from `encode`.
 
     `vectors` are the claims' own. A claim without any such paper fails. Raises `UnencodedError`.
     """
@@ -154,7 +154,7 @@ def rank_first(
             failures.append(Failure(claim_id, NO_TERM))
             continue
         scores = encoded[[row[key] for key in ids]] @ vectors[claim_id].astype(np.float32)
-        # Equal ones stay in the order of their terms.
+        # Ties keep the order by terms.
         for place in np.argsort(-scores, kind="stable").tolist():
             lists[claim_id].append((ids[place], float(scores[place])))
     run = Run.from_lists(lists, pool=candidate_pool(claims))

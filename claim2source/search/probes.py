@@ -1,4 +1,4 @@
-"""Choose how many partitions of an approximate index are searched, by sampled recall."""
+"""Choose how many partitions of an approximate index to search, by sampled recall."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 TARGET = 0.97
-# Queries that recall is measured on, and how deep.
+# Queries for measuring recall, and its depth.
 QUERIES, DEPTH = 100, 100
-# Every fourth of them says how many partitions to try.
+# The number of partitions is chosen on every fourth of them.
 _STEP = 4
-# Papers that a sampled query is the mean of.
+# Papers per sampled query, which is their mean.
 GROUP_SIZE = 8
 # Cosine of a sampled query with that mean: the best papers are as far from it as from posts.
 NEARNESS = 0.25
@@ -20,9 +20,9 @@ _ROUNDING = 1e-5
 
 
 def sampled_queries(vectors: np.ndarray) -> np.ndarray:
-    """Make queries of the vectors of papers [n, d]: means of `GROUP_SIZE` of them, and noise.
+    """Make queries from the vectors of papers [n, d]: means of `GROUP_SIZE` of them, plus noise.
 
-    A paper's own vector, or a mean, would be too easy: it lies among its neighbours, and posts lie
+    A paper's own vector, or a mean, would be too easy: it is near its neighbours, while posts are
     far from all papers.
     """
     group_size = min(GROUP_SIZE, len(vectors))
@@ -59,14 +59,14 @@ def chosen_probes(
     partitions: int,
     probed: Callable[[int, int], Sequence[np.ndarray]],
 ) -> tuple[int, float]:
-    """Choose about the smallest number of partitions with a mean recall of `TARGET` at least.
+    """Choose about the smallest number of partitions with a mean recall of at least `TARGET`.
 
-    Returns it with the recall of the best `k` there.
+    Returns it with the recall of the best `k`.
 
-    `best` are the true scores [queries, k]; `probed` gives scores by a number of partitions, of
-    each query, or of every `step`-th. Some queries say how many; all of them must reach the
-    target there. A paper counts that scores as the kth does: ties have no order. All partitions
-    are searched if fewer do not reach the target.
+    `best` are the true scores [queries, k]; `probed` returns scores for a number of partitions, of
+    each query, or of every `step`-th. The number is chosen on some queries, and all of them must
+    reach the target with it. A paper with the score of the kth counts as found, because ties have
+    no order. All partitions are searched if fewer do not reach the target.
     """
     k, target = best.shape[1], TARGET
     floors = best.min(axis=1)

@@ -1,4 +1,4 @@
-"""Encode papers into the store by the workers of a Ray cluster, side by side."""
+"""Encode papers into the store with the workers of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from claim2source.models import ModelConfig
 from claim2source.search.growing import PaperEncoder, fill_store
 from claim2source.text import Rendering
 
-# Parts of the work for each worker: where one is slow or its machine is lost, others take over.
+# Parts of the work per worker: if a worker is slow or its machine is lost, others take over.
 PARTS = 4
 
 
 @dataclass(frozen=True)
 class FillJob:
-    """Describe the work of every worker: papers, model, and the store for the vectors.
+    """Work of every worker: papers, model, and the store for the vectors.
 
-    `source` and `store` are paths that every machine of the cluster sees.
+    `source` and `store` are paths that every machine of the cluster can access.
     """
 
     source: str
@@ -81,14 +81,14 @@ class FillWorker:
 def fill_by_ray(
     job: FillJob, address: str | None = None, workers: int | None = None, progress: bool = False
 ) -> tuple[int, int]:
-    """Encode papers into the store by Ray Data; count them, and the machines that encoded them.
+    """Encode papers into the store with Ray Data; count them, and the machines that encoded them.
 
-    `address` is that of a cluster; None: that of RAY_ADDRESS, or a cluster of this machine alone,
+    `address` is that of a cluster; None: that of RAY_ADDRESS, or a cluster on only this machine,
     which ends with the call. By default there is a worker for each of its GPUs or, without any,
-    CPUs. What a worker has encoded stays in the store, whatever is killed. Raises `UserError`
-    if no cluster can be reached, or a worker cannot go on.
+    CPUs. Encoded papers stay in the store, whatever is killed. Raises `UserError` if no cluster can
+    be reached, or if a worker fails.
     """
-    # Nothing is told to anybody by a cluster that begins here.
+    # A cluster that is started here must not send usage statistics.
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     try:
         import ray
@@ -111,7 +111,7 @@ def fill_by_ray(
 
 
 def _join_cluster(address: str | None) -> None:
-    """Join the cluster at an address; None: begin one. Raises `UserError` if there is none."""
+    """Join the cluster at an address; None: start one. Raises `UserError` if there is none."""
     import ray
 
     try:
@@ -127,7 +127,7 @@ def _join_cluster(address: str | None) -> None:
 
 
 def _fill(job: FillJob, workers: int | None, progress: bool) -> tuple[int, int]:
-    """Have the workers of the cluster encode all parts; count papers and machines."""
+    """Encode all parts with the workers of the cluster; count papers and machines."""
     import ray
     import ray.data
 
@@ -142,7 +142,7 @@ def _fill(job: FillJob, workers: int | None, progress: bool) -> tuple[int, int]:
         logging.getLogger(name).setLevel(logging.ERROR)
 
     parts = workers * PARTS
-    # Not `range`, whose reading would wait for a CPU that workers hold.
+    # Not `range`, because reading it would wait for a CPU that workers use.
     numbers = ray.data.from_items([{"id": i} for i in range(parts)], override_num_blocks=parts)
     results = numbers.map_batches(
         FillWorker,
@@ -172,6 +172,6 @@ def _require_listener(address: str | None) -> None:
 
 
 def _last_line(error: BaseException) -> str:
-    """Return the last line of a worker's error; those before it are its traceback."""
+    """Return the last line of a worker's error, without its traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

@@ -1,30 +1,30 @@
-"""Choose how long the old versions of an index stay, and when it is compacted."""
+"""Choose how long old versions of an index are kept, and when it is compacted."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 from typing import Any
 
-# Old versions stay this long: another process may be reading one, or ask an older state.
+# Old versions are kept this long: another process may read one, or search an older state.
 RETENTION = timedelta(days=7)
-# Of a small index they stay for less if together they are so many times as large as the newest: so
-# long that a search that began on one ends. One that does not begins again on the newest.
+# In a small index they are kept for less if together they are so many times as large as the newest.
+# Then most searches on an old version can still finish; others start again on the newest.
 CROWDED = ((3, timedelta(seconds=5)), (2, timedelta(minutes=1)))
-# Bytes that old versions may have in any case, and parts that a table is written in.
+# Bytes that old versions may always use, and most parts of a table.
 SPARE, _MOST_PARTS = 2**18, 16
-# The parts of an index that was never built: it is not whole yet, and who reads one begins again.
-# LanceDB makes two versions within a millisecond, so that no time at all is short enough.
+# Retention in an index that was never built: it is incomplete, and readers start again.
+# LanceDB makes two versions within a millisecond, so no positive time is short enough.
 UNBUILT = timedelta(0)
 
 
 def choose_retention(
     table: Any, size: int, exact_below: int, is_built: bool = True
 ) -> timedelta | None:
-    """Choose how long old versions stay when the table is compacted; None if it need not be.
+    """Choose how long a compaction keeps old versions; None if none is needed.
 
-    `size` is that of all its files in bytes. To compact is to write everything again: an index of
-    fewer than `exact_below` papers that grows by single papers, whose search indexes are made again
-    in any case, is left in parts until they are many.
+    `size` is that of all files in bytes. A compaction writes everything again. So an index of fewer
+    than `exact_below` papers that grows by single papers, whose search indexes are rebuilt anyway,
+    is compacted only if it has many parts.
     """
     stats = table.stats()
     papers = stats["num_rows"]

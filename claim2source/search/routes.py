@@ -1,4 +1,4 @@
-"""Rank the claims of each language by a retriever of its own."""
+"""Rank the claims of each language by its own retriever."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ DEFAULT = "default"
 
 @dataclass(frozen=True)
 class Routes:
-    """Rank the claims of each language by a retriever of its own.
+    """Rank the claims of each language by its own retriever.
 
-    `routes` maps languages to candidates, of which `fit` chooses one; until then the first ranks.
-    `default` is for the languages that are not named.
+    `routes` maps languages to candidates. `fit` chooses one of them; until then the first is used.
+    `default` is for all other languages.
 
     Example:
         >>> import claim2source as c2s
@@ -47,7 +47,7 @@ class Routes:
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        """List the different candidates of all languages."""
+        """List the distinct candidates of all languages."""
         parts: list[Retriever] = []
         for candidates in self.routes.values():
             for part in candidates:
@@ -74,7 +74,7 @@ class Routes:
         return Routes(routes), choices
 
     def index(self, sources: Sequence[Source]) -> RoutesIndex:
-        """Return the index of these sources; a search indexes them by the parts that it needs."""
+        """Return the index of these sources; a search indexes them with the parts that it needs."""
         return RoutesIndex(self, as_sources(sources))
 
 
@@ -116,7 +116,7 @@ def choose_route(
     note: str = "",
     settings: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[int, Choice]:
-    """Choose one of a language's candidates; `settings` describe each of them in the record."""
+    """Choose one of a language's candidates; `settings` describe each one in the record."""
     data = weighing.data
     tried = {}
     for number, part in enumerate(candidates):

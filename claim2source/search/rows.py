@@ -1,4 +1,4 @@
-"""Index's row of a paper: fields, terms, vectors, sentences; filter a search."""
+"""Define an index's row of a paper (fields, terms, vectors, sentences), and filters."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from claim2source.text.clean import findings, split_sentences
 if TYPE_CHECKING:
     import pyarrow
 
-# Of the hash of a paper's fields: enough that two versions of one paper never look alike.
+# Length of the hash of a paper's fields: enough to distinguish versions of a paper.
 _STAMP = 32
 _PAPER = [field.name for field in fields(Paper)]
 _SOURCE = [field.name for field in fields(Source)]
 PAPER = ["id", "title", "abstract", "authors", "venue", "date", "doi", "url", "lang", "retracted"]
 # Vectors of a paper's findings, one after the other, as bytes; once of all its sentences.
 SENTENCES = "sentences"
-# Hashes of all that a paper is known by; an older index has none.
+# Hashes of a paper's identities; an older index has none.
 KEYS = "keys"
 _HALF = np.dtype("<f2")
-# Version of the split and of the findings: vectors under another one belong to other sentences.
+# Version of the split into findings: vectors of another version belong to other sentences.
 SPLIT = 1
-# Sentences of an abstract that are compared with a post.
+# Most sentences of an abstract to compare with a post.
 MAX_SENTENCES = 40
 
 
 @dataclass(frozen=True)
 class Where(Settings):
-    """Restrict a search to some papers; the default is all of them.
+    """Restrict a search to some papers; the default is all papers.
 
     Args:
         until: published on this day or before, such as 2021-05-01; a year or month means its
             last day. Papers whose date is not known stay in.
         language: language of the paper, such as de.
         venue: name of the venue, in any case.
-        ids: papers to choose from.
+        ids: only these papers.
     """
 
     until: str | None = None
@@ -63,11 +63,11 @@ class Where(Settings):
 
     @property
     def last_day(self) -> int | None:
-        """Number the last day, such as 20210501."""
+        """Return the last day as a number, such as 20210501."""
         return None if self.until is None else last_day(self.until)
 
     def within(self, ids: Sequence[str] | None) -> Where:
-        """Choose among these papers only, and those that it already chose from."""
+        """Restrict the filter further to these papers."""
         if ids is None:
             return self
         if self.ids is None:
@@ -81,12 +81,10 @@ EVERYWHERE = Where()
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Papers as an engine stores them: terms between spaces, vectors [papers, d] float16.
+    """Papers in an engine's format: terms between spaces, vectors [papers, d] float16.
 
-    An index without vectors has those of length 0.
-
-    `sentences` are the vectors of each paper's findings, [findings, d] float16; None if the
-    index keeps none.
+    In an index without vectors, d is 0. `sentences` are the vectors of each paper's findings,
+    [findings, d] float16; None if the index does not store them.
     """
 
     papers: Sequence[Paper]
@@ -122,7 +120,7 @@ class Rows:
 
 
 def paper_stamp(paper: Paper) -> str:
-    """Hash all that is stored of a paper: another hash is another version of it."""
+    """Hash a paper's stored fields, to detect another version."""
     # `asdict` would copy everything first.
     values = {name: getattr(paper, name) for name in _PAPER}
     if not paper.retracted:
@@ -133,7 +131,7 @@ def paper_stamp(paper: Paper) -> str:
 
 
 def half(vectors: np.ndarray) -> np.ndarray:
-    """Round vectors to float16. Raises ValueError if one does not fit, or is not finite."""
+    """Round vectors to float16. Raises ValueError if a value is too large or not finite."""
     with np.errstate(over="ignore"):
         rounded = np.ascontiguousarray(vectors, dtype=np.float16)
     if not np.isfinite(rounded).all():
@@ -142,7 +140,7 @@ def half(vectors: np.ndarray) -> np.ndarray:
 
 
 def venue_key(venue: str) -> str:
-    """Write a venue's name as it is compared."""
+    """Normalise a venue's name for comparisons."""
     return " ".join(nfkc(venue).casefold().split())
 
 
@@ -157,9 +155,9 @@ def paper_columns(sentences: bool, vectors: bool = True) -> list[str]:
 
 
 def paper_schema(dimensions: int, sentences: bool = False) -> pyarrow.Schema:
-    """Name the columns of papers, with vectors of this length, also of their sentences.
+    """Return the schema of papers, with vectors of this length, also of their sentences.
 
-    There is none of vectors if these have no `dimensions`.
+    With 0 `dimensions` there is no column of vectors.
     """
     import pyarrow as pa
 
@@ -169,7 +167,7 @@ def paper_schema(dimensions: int, sentences: bool = False) -> pyarrow.Schema:
     kinds["authors"] = pa.list_(pa.string())
     kinds["day"] = pa.int32()
     kinds[KEYS] = pa.list_(pa.int64())
-    # LanceDB compares them several at a time, on most processors numbers of 16 bits one by one.
+    # LanceDB compares several of them at a time; 16-bit numbers only one by one on most processors.
     if dimensions:
         kinds["vector"] = pa.list_(pa.float32(), dimensions)
     if sentences:
@@ -178,7 +176,7 @@ def paper_schema(dimensions: int, sentences: bool = False) -> pyarrow.Schema:
 
 
 def papers_table(rows: Rows, schema: pyarrow.Schema) -> pyarrow.Table:
-    """Write papers as a table. Raises ValueError if vectors do not fit the schema."""
+    """Convert papers to a table. Raises ValueError if vectors do not match the schema."""
     import pyarrow as pa
 
     columns = _text_columns(rows.papers)
@@ -200,7 +198,7 @@ def papers_table(rows: Rows, schema: pyarrow.Schema) -> pyarrow.Table:
 
 
 def _text_columns(papers: Sequence[Paper]) -> dict[str, Any]:
-    """List the papers' fields by column, and what is made of them alone."""
+    """List the papers' fields by column, and columns that are computed from them."""
     columns: dict[str, Any] = {name: [] for name in (*PAPER, "names", "venue_key", "day", KEYS)}
     for paper in papers:
         source = paper.source
@@ -216,8 +214,8 @@ def _text_columns(papers: Sequence[Paper]) -> dict[str, Any]:
 
 
 def _sentence_column(sentences: Sequence[np.ndarray] | None, dimensions: int) -> list[bytes]:
-    """Write the vectors of each paper's sentences. Raises ValueError if they do not fit."""
-    reason = "the index keeps vectors of sentences, float16 [sentences, d]"
+    """Convert the vectors of each paper's sentences. Raises ValueError for a wrong shape."""
+    reason = "the index stores vectors of sentences, float16 [sentences, d]"
     if sentences is None:
         raise ValueError(reason)
     column = []
@@ -237,7 +235,7 @@ def read_vectors(column: Any) -> np.ndarray:
 
 
 def no_vectors(papers: int) -> np.ndarray:
-    """Make the vectors of papers in an index that stores none, [papers, 0]."""
+    """Make the vectors of papers in an index without vectors, [papers, 0]."""
     return np.empty((papers, 0), np.float16)
 
 
@@ -284,13 +282,13 @@ def split(paper: Paper) -> list[str]:
 
 
 def finding_sentences(paper: Paper) -> list[str]:
-    """List the sentences of an abstract that are compared with posts."""
+    """List the sentences of an abstract to compare with posts."""
     sentences = split(paper)
     return [sentences[i] for i in findings(sentences)]
 
 
 def with_notices(table: pyarrow.Table, notices: Mapping[str, str]) -> pyarrow.Table:
-    """Write notices of retraction, by id, into rows of papers, and what hashes these."""
+    """Write retraction notices, by id, and new hashes into rows of papers."""
     states = [notices[key] for key in table["id"].to_pylist()]
     stamps = []
     for row, state in zip(table.select(PAPER).to_pylist(), states, strict=True):

@@ -1,4 +1,4 @@
-"""Read a ranking from files in place of a search: another program's run as a first stage."""
+"""Read a ranking from files instead of searching: another program's run as a first stage."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _MAX_NAMES = 3
 
 @dataclass(frozen=True)
 class Saved(Settings):
-    """Rank as files of another program do.
+    """Rank by the files of another program.
 
     Args:
-        files: language -> run of its claims, or `all` -> one of all: TREC, a lab's TSV or the
+        files: language -> run of its claims, or `all` -> one run of all: TREC, a lab's TSV or the
             2026 paper's score JSON. Ids are the data set's, or the task's own ("7").
-        ranked_by: which ranking of a score JSON: `reranker`, if one ran, or `embedding`.
-        selections: the 2026 paper's file of its LLM's selections, which go to the front of the
-            lists in `files`.
+        ranked_by: the ranking of a score JSON to use: `reranker`, if one ran, or `embedding`.
+        selections: the 2026 paper's file of its LLM's selections, which are moved to the front of
+            the lists in `files`.
 
     Example:
         >>> import tempfile
@@ -63,7 +63,7 @@ class Saved(Settings):
         files = {}
         for lang, run_path in by_primary_language(self.files, "run.files").items():
             file = read_run(run_path, self.ranked_by)
-            # All words of a run's vocabulary are ranked somewhere.
+            # Every id of a run's vocabulary is ranked somewhere.
             strange = [str(source) for source in file.run.vocabulary if source not in ids]
             _refuse(file.path, "source", strange, "in the corpus")
             if path is not None and selections is not None:
@@ -73,7 +73,7 @@ class Saved(Settings):
 
 
 def complete_run(file: RunFile) -> Run:
-    """Return a run whose claims have the places that selections name.
+    """Return a run with a list for each claim, so that selections can be moved to the front.
 
     Raises `InputError` for a TREC run, which has no line for a claim without results.
     """
@@ -84,7 +84,7 @@ def complete_run(file: RunFile) -> Run:
 
 
 class SavedIndex:
-    """Look up the files' rankings of claims."""
+    """Look up the rankings of claims in the files."""
 
     def __init__(self, files: dict[str, RunFile]) -> None:
         self.files = files
@@ -93,11 +93,11 @@ class SavedIndex:
         return one_line(self, files={name: str(file.path) for name, file in self.files.items()})
 
     def search(self, claims: Claims, k: int = 100) -> Result:
-        """Return the first `k` sources that are ranked for every claim, best first.
+        """Return the first `k` sources of every claim, best first.
 
-        The cost is that of the program that made the run, and not known here. Raises `UserError`
-        for a language without a file, and `InputError` for a file that ranks none of the claims, or
-        as many as there are of which some are not among them.
+        The cost of the other program is unknown. Raises `UserError` for a language without a file,
+        and `InputError` for a file that has none of the claims, or that has as many claims as there
+        are, some of which are unknown.
         """
         posts, k = as_claims(claims), whole_number(k, "k")
         ranked: dict[str, list[tuple[str, float]]] = {}

@@ -1,6 +1,6 @@
 """Search an index by terms and by vectors at once, and fuse the two.
 
-The papers' vectors are those of the index; one that stores none encodes the first papers by terms.
+An index without stored vectors encodes the first papers by terms at search time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from claim2source.search.rows import Where
 from claim2source.search.table import SearchPart, SearchResults
 
 # Weight of terms for claims in another language than the papers', without a translation: few of
-# their words are there. Chosen on the demo's train posts (docs/log.md).
+# their words match. Chosen on the demo's train posts (docs/log.md).
 UNTRANSLATED_ALPHA = 0.4
 
 
@@ -42,7 +42,7 @@ class Searcher(VectorTable):
     """Rank the papers of a table for claims."""
 
     fusion: FusionConfig = FusionConfig()
-    # Keeps the vectors of papers that are encoded for a post.
+    # Caches the vectors of papers that are encoded for a post.
     store: Store | None = None
     _on_demand: PaperVectors | None = None
 
@@ -65,7 +65,7 @@ class Searcher(VectorTable):
         by_vectors = partial(self._search_by_vectors, vectors, of_texts)
         lexical = SearchPart(self._by_terms, where)
         dense = SearchPart(by_vectors, where)
-        # By terms while the claims are encoded: neither holds the interpreter for long.
+        # The term search runs while the claims are encoded; neither holds the GIL for long.
         with ThreadPoolExecutor(1) as pool:
             by_terms = pool.submit(lexical.search, posts, depth)
             reason = ""
@@ -86,7 +86,7 @@ class Searcher(VectorTable):
         if self.fusion.missing == "scored" and not reason:
             scored = (
                 score_missing(lexical, posts, first.run, second.run),
-                # Where papers are encoded now, it ranks all that terms rank.
+                # If papers are encoded now, all papers of the term search are ranked.
                 score_missing(dense, posts, second.run, first.run),
             )
         language = self.manifest.bm25.language
@@ -115,7 +115,7 @@ class Searcher(VectorTable):
         where: Where,
         k: int,
     ) -> Mapping[str, Hits]:
-        """Search by the claims' vectors; at first encode them, and further texts with them."""
+        """Search by the claims' vectors, which are first encoded together with further texts."""
         if not vectors:
             self._encode_claims(vectors, of_texts, claims)
         hits: dict[str, Hits] = {}
@@ -136,7 +136,7 @@ class Searcher(VectorTable):
         of_texts.update(zip(of_texts, encoded[len(ids) :], strict=True))
 
     def encode_papers(self, texts: Sequence[str]) -> np.ndarray:
-        """Encode texts of papers, [texts, d]; those of before are remembered by what they say."""
+        """Encode texts of papers, [texts, d]; earlier vectors are cached by text."""
         encoder = self.encoder
         if self._on_demand is None or self._on_demand.encoder is not encoder:
             self._on_demand = PaperVectors(encoder, self.store)
@@ -148,7 +148,7 @@ class Searcher(VectorTable):
         of_texts: dict[str, np.ndarray],
         claims: Sequence[Claim],
     ) -> str:
-        """Encode claims; return why that is not possible, "" if it was."""
+        """Encode claims; return the reason of a failure, or ""."""
         try:
             with encoding():
                 self._encode_claims(vectors, of_texts, claims)
@@ -163,9 +163,9 @@ class Searcher(VectorTable):
         vectors: Mapping[str, np.ndarray],
         reason: str = "",
     ) -> tuple[Result, str]:
-        """Rank the first papers by terms by their vectors, which are made now.
+        """Re-rank the first papers of the term search by their vectors, which are computed now.
 
-        Nothing is ranked if claims or papers cannot be encoded: the reason is given then.
+        If claims or papers cannot be encoded, nothing is ranked, and the reason is returned.
         """
         if reason:
             return unranked(claims, reason), reason

@@ -1,7 +1,7 @@
-"""Search several indexes as one: words are counted in all of them together.
+"""Search several indexes as one, with word counts over all of them.
 
-What each index ranks first is scored by these counts, until no paper outside can be among the
-best: the ranking is that of one index of all papers with the same weight of names.
+The first papers of each index are scored by these counts, until no other paper can be among the
+best. So the ranking is that of one index of all papers with the same weight of names.
 """
 
 from __future__ import annotations
@@ -46,14 +46,13 @@ log = logging.getLogger(__name__)
 
 # Seconds after which an index that could not be read is tried again.
 RETRY = 10.0
-# Papers of each index that are scored at first, for each one that is wanted; then so many times
-# more.
+# Papers of each index to score first, per requested paper; then so many times more.
 _MORE = 4
-# Records of papers that are held.
+# Records of papers that are cached.
 _MOST_RECORDS = 100_000
 # Rounding of LanceDB's scores.
 _SLACK = 1 + 1e-5
-# What an index measures of itself: others have other values.
+# Fields of a manifest that may differ between indexes.
 _MEASURED = (
     "encoders model analyser papers partitions probes recall refined trained stale abstain "
     "sentences names translator table"
@@ -62,7 +61,7 @@ Value = TypeVar("Value")
 
 
 class ShardError(UserError):
-    """Report that one of several indexes cannot be read."""
+    """Raised if one of several indexes cannot be read."""
 
     def __init__(self, shard: Shard, reason: str) -> None:
         self.shard = shard
@@ -70,9 +69,9 @@ class ShardError(UserError):
 
 
 class Shard:
-    """One of several indexes, and what was counted of its words at its version.
+    """One of several indexes, with the word counts of its version.
 
-    `engine` is None while it cannot be read, for `reason`.
+    `engine` is None while it cannot be read; `reason` has the error.
     """
 
     def __init__(self, number: int, name: str, location: str) -> None:
@@ -94,13 +93,13 @@ class Shard:
         return self.engine
 
     def lose(self, reason: str) -> None:
-        """Note that it cannot be read."""
+        """Record that the index cannot be read."""
         self.engine, self.reason = None, reason
         self.tried = time.monotonic()
         log.warning("not searched: %s", reason)
 
     def refresh(self) -> None:
-        """Read what another process wrote; what was counted before is forgotten then."""
+        """Read the changes of other processes; these invalidate the counts."""
         self.opened.refresh()
         if self.opened.version != self._version:
             self._version = self.opened.version
@@ -126,10 +125,10 @@ class Shard:
         return self._having[column, word]
 
     def records(self, ids: Sequence[str]) -> dict[str, Record]:
-        """Read by what papers are known."""
+        """Read the identities of papers."""
         held = self._records
         if len(held) > _MOST_RECORDS:
-            # Another thread may read the old ones.
+            # Another thread may still read the old ones.
             held = self._records = {}
         missing = [paper for paper in ids if paper not in held]
         for paper, row in self.opened.read_fields(missing, FIELDS).items():
@@ -140,7 +139,7 @@ class Shard:
         return paper_key(self.number, paper)
 
     def own(self, where: Where) -> Where | None:
-        """Choose among this index's papers, by their ids; None if none of them is meant."""
+        """Restrict a filter to this index's papers, by their ids; None if it has none of them."""
         if where.ids is None:
             return where
         ids = []
@@ -153,9 +152,9 @@ class Shard:
 
 @dataclass(frozen=True)
 class WordQuery:
-    """Words of a post that are looked for in several indexes, and how papers are chosen.
+    """Words of a post to search for in several indexes, and the filter of papers.
 
-    `weights` score papers by the counts of all indexes, `own` are those of each index by number.
+    `weights` score papers by the counts of all indexes, `own` by those of each index, by number.
     """
 
     terms: Sequence[str]
@@ -168,7 +167,7 @@ class WordQuery:
     def best(self, shard: Shard, depth: int, scores: dict[str, float]) -> float:
         """Score the first `depth` papers of an index that have no score yet.
 
-        Return the score that others of its papers can have at most.
+        Return the maximal score of its other papers.
         """
         where = shard.own(self.where)
         if where is None:
@@ -188,10 +187,10 @@ class WordQuery:
 class Shards(Engine):
     """Search several indexes of one model and analysis as one; they are only read.
 
-    Ids of papers are keys, which `home` resolves. A paper that is in several indexes is ranked
-    once, with what the records know together. An index that cannot be read is left out, its name
-    is in `lost`, and it is tried again later; `UserError` if none is left. `others` are opened
-    indexes that do not compare with these.
+    Ids of papers are keys, which `home` resolves. A paper in several indexes is ranked once, with
+    its records merged. An index that cannot be read is left out and retried later; its name is in
+    `lost`. Raises `UserError` if none is left. `others` are opened indexes whose scores are not
+    comparable with these.
     """
 
     def __init__(self, shards: Sequence[Shard], others: Sequence[Shards] = ()) -> None:
@@ -217,7 +216,7 @@ class Shards(Engine):
         return [shard for shard in self.shards if shard.engine is not None]
 
     def refresh(self) -> None:
-        """Read what others wrote; try again what could not be read."""
+        """Read the changes of other processes; retry indexes that could not be read."""
         for shard in self.shards:
             try:
                 self._renew(shard)
@@ -233,7 +232,7 @@ class Shards(Engine):
             self.manifest = summed_manifest(manifests)
 
     def _renew(self, shard: Shard) -> None:
-        """Refresh an index, or open one that could not be read before, now and then."""
+        """Refresh an index, or from time to time retry one that could not be read."""
         if shard.engine is None:
             if time.monotonic() - shard.tried < RETRY:
                 return
@@ -246,11 +245,11 @@ class Shards(Engine):
             log.warning("searched again: %s", shard.location)
         shard.refresh()
         if self._kind != comparable_kind(shard.opened.manifest):
-            reason = "is another kind of index now than the others: start again"
+            reason = "is no longer of the same kind as the others: restart"
             raise UserError(f"{shard.location}: {reason}")
 
     def _each(self, shards: Sequence[Shard], ask: Callable[[Shard], Value]) -> list[Value]:
-        """Ask indexes at once. Raises `ShardError`."""
+        """Query indexes in parallel. Raises `ShardError`."""
 
         def asked(shard: Shard) -> Value:
             try:
@@ -263,7 +262,7 @@ class Shards(Engine):
     def find(
         self, claims: Claims, k: int = 100, where: Where = EVERYWHERE, texts: Sequence[str] = ()
     ) -> SearchResults:
-        """Rank papers as one index of all of them does; an index that fails is left out."""
+        """Rank papers like one index of all; an index that fails is left out."""
         posts, k = as_claims(claims), whole_number(k, "k")
         self.refresh()
         renewed: set[int] = set()
@@ -286,7 +285,7 @@ class Shards(Engine):
         names: Sequence[str] = (),
         weight: float | None = None,
     ) -> Hits:
-        """Find the best `k` papers with one of the terms, by BM25 with the counts of all."""
+        """Find the best `k` papers with one of the terms, by BM25 with counts over all indexes."""
         if weight is None:
             weight = self.manifest.names
         if k < 1 or not weighed_words(terms, names, weight):
@@ -338,7 +337,7 @@ class Shards(Engine):
         return self._distinct(sorted(hits, key=_by_score), k)
 
     def _distinct(self, hits: Hits, k: int) -> Hits:
-        """Take the first `k` papers, each once."""
+        """Return the first `k` distinct papers."""
         listed: dict[int, tuple[str, float]] = {}
         for start in range(0, len(hits), max(1, k)):
             part = hits[start : start + k]
@@ -352,7 +351,7 @@ class Shards(Engine):
         return list(listed.values())[:k]
 
     def _by_shard(self, keys: Sequence[str]) -> list[tuple[Shard, list[str]]]:
-        """Divide keys by their indexes, as far as these are read."""
+        """Group keys by their indexes, if these can be read."""
         by_number: dict[int, list[str]] = {}
         for key in keys:
             number, paper = split_key(key)
@@ -370,7 +369,7 @@ class Shards(Engine):
         return records
 
     def _joined(self, first: Result, second: Result) -> tuple[Result, Result]:
-        """Name each paper by its copy in the first index that lists one."""
+        """Replace each paper's key by that of its copy in the first index that lists one."""
         return self._renamed(first), self._renamed(second)
 
     def _renamed(self, result: Result) -> Result:
@@ -386,7 +385,7 @@ class Shards(Engine):
         return shard.name, shard.engine or self, paper
 
     def indexes(self) -> dict[str, Engine]:
-        """Map names to the indexes that can be read, `others` too."""
+        """Map names to the indexes that can be read, including `others`."""
         named = {shard.name: shard.opened for shard in self._live()}
         for group in self.others:
             named |= group.indexes()
@@ -399,7 +398,7 @@ class Shards(Engine):
     def fetch_with_sentences(
         self, ids: Sequence[str]
     ) -> tuple[dict[str, Paper], dict[str, np.ndarray]]:
-        """Read papers by key, with what their copies know; and their sentences' stored vectors."""
+        """Read papers by key, merged with their copies, and their sentences' stored vectors."""
         wanted = [copy for key in ids for copy in self._copies.all(key)]
         papers: dict[str, Paper] = {}
         vectors: dict[str, np.ndarray] = {}
@@ -436,7 +435,7 @@ class Shards(Engine):
         return {key: paper.retracted for key, paper in papers.items() if paper.retracted}
 
     def rows(self, size: int = 2048) -> Iterator[Rows]:
-        """Yield everything that is stored, copies as well, with keys as ids."""
+        """Yield all stored papers, including copies, with keys as ids."""
         for shard in self._live():
             for rows in shard.opened.rows(size):
                 papers = []
@@ -456,7 +455,7 @@ class Shards(Engine):
 
     @property
     def version(self) -> int:
-        """`NEW` if no index holds a paper; each has versions of its own."""
+        """Return `NEW` if no index has a paper; each index has its own versions."""
         return max((shard.opened.version for shard in self._live()), default=NEW)
 
     def use(self, encoder: TextEncoder) -> None:
@@ -465,11 +464,11 @@ class Shards(Engine):
         self._encoder = encoder
 
     def lock(self) -> None:
-        """Raise `UserError`: several indexes are only read."""
-        raise UserError(f"{self.location}: several indexes are only read")
+        """Raise `UserError`, because several indexes are read-only."""
+        raise UserError(f"{self.location}: several indexes are read-only")
 
     def close(self) -> None:
-        """Release what the indexes hold; safe to call twice."""
+        """Release the indexes' resources; safe to call twice."""
         super().close()
         for shard in self._live():
             shard.opened.close()
@@ -484,7 +483,7 @@ def _by_score(hit: tuple[str, float]) -> float:
 
 
 def comparable_kind(manifest: IndexManifest) -> str:
-    """Hash what indexes must have in common so that their scores compare."""
+    """Hash the properties that indexes with comparable scores share."""
     settings: dict[str, Any] = asdict(manifest)
     for name in _MEASURED:
         del settings[name]
@@ -492,10 +491,9 @@ def comparable_kind(manifest: IndexManifest) -> str:
 
 
 def summed_manifest(manifests: Sequence[IndexManifest]) -> IndexManifest:
-    """Describe several indexes as one.
+    """Merge the manifests of several indexes.
 
-    Abstention is that of all of them, if they have the same. Names count as in the indexes'
-    papers on average.
+    Abstention is kept if all have the same. The weight of names is the mean over papers.
     """
     first = manifests[0]
     papers = sum(manifest.papers for manifest in manifests)
@@ -515,7 +513,7 @@ def summed_manifest(manifests: Sequence[IndexManifest]) -> IndexManifest:
 
 
 def index_names(locations: Sequence[str]) -> list[str]:
-    """Name indexes by the last part of their addresses, or by all of it if others end alike."""
+    """Name indexes by the last part of their locations, or by all of it if parts are not unique."""
     ends = [PurePath(location.rstrip("/")).name for location in locations]
     names = []
     for end, location in zip(ends, locations, strict=True):
@@ -526,7 +524,7 @@ def index_names(locations: Sequence[str]) -> list[str]:
 def open_indexes(locations: Sequence[str], version: int | None = None) -> Engine:
     """Open an index, or several as one. Raises `UserError` if none can be opened.
 
-    Those that do not compare with the first one are in `others` of what is returned.
+    Indexes whose scores are not comparable with the first one's are in `others` of the result.
     """
     if len(locations) == 1:
         return open_index(locations[0], version)

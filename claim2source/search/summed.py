@@ -1,4 +1,4 @@
-"""Weigh the words of posts by how rare they are in several indexes together, as BM25 does."""
+"""Compute BM25 with word counts over several indexes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from claim2source.search.table import WeighedWords
 
 @dataclass(frozen=True)
 class ColumnCounts:
-    """Count a column of terms: papers that have words in it, these words, papers with each word.
+    """Counts of a column of terms: papers with words in it, their words, papers with each word.
 
-    `having` has the words of a post only.
+    `having` only has the words of a post.
     """
 
     papers: int
@@ -24,7 +24,7 @@ class ColumnCounts:
 
     @property
     def mean(self) -> float:
-        """Return how many words a paper has; 1 if there is none."""
+        """Return the mean number of words of a paper; 1 if there are none."""
         return self.words / self.papers if self.papers else 1.0
 
     def idf(self, word: str) -> float:
@@ -44,7 +44,7 @@ def add_counts(counts: Sequence[ColumnCounts]) -> ColumnCounts:
 
 
 class WordWeights:
-    """Score papers by the words of a post, with the counts of one index or of several.
+    """Scores of papers by the words of a post, with the counts of one or several indexes.
 
     `parts` are the post's words, `counts` are by column of terms.
     """
@@ -70,9 +70,9 @@ class WordWeights:
         return total
 
     def highest(self, own: WordWeights, score: float) -> float:
-        """Return the score that a paper has here at most if it has `score` by an index's `own`.
+        """Return the maximal score of a paper with `score` by an index's `own` weights.
 
-        What each word adds is at most its weight; those that count more here come first.
+        Each word adds at most its weight; words with a larger weight here come first.
         """
         gains: list[tuple[float, float]] = []
         for column, weights in own.weights.items():

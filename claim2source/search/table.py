@@ -1,6 +1,6 @@
-"""Read the papers of an index: by terms and by ids, one after another.
+"""Read the papers of an index by terms and by ids, or iterate over them.
 
-The best sums of words and names are found without ranking by the sum.
+The best sums of scores of words and names are found without ranking all papers by the sum.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from claim2source.search.topk import candidate_pool
 if TYPE_CHECKING:
     import pyarrow
 
-# Version of a table into which no paper was written.
+# Version of a table without papers.
 NEW = 1
-# Ids of rows that are held.
+# Ids of rows that are cached.
 _MOST_IDS = 200_000
 # Papers after which a writer holds the hashes of all ids, so that it need not look them up: 65 MB
 # for a million.
 _MANY = 16_384
-# Rows and their scores, best first: of all rows the best so many, or those of some rows.
+# Rows and their scores, best first: the best rows of all, or given rows.
 Ranked = tuple[np.ndarray, np.ndarray]
 Ranking = Callable[[int, np.ndarray | None], Ranked]
 # Rows of each ranking that are read at first, for each one that is wanted; then so many times more.
@@ -71,8 +71,8 @@ class SearchResults:
     """Results for claims by terms, by vectors and fused; and the claims' vectors.
 
     `texts` are the vectors of further texts that were encoded with the claims. `alphas` are the
-    weights of terms for claims in another language than the papers', without a translation, where
-    nobody chose one. `unencoded` says why nothing was ranked by vectors, "" if something was.
+    default weights of terms for claims in another language than the papers', without a translation.
+    `unencoded` is the reason why nothing was ranked by vectors, or "".
     """
 
     lexical: Result
@@ -88,7 +88,7 @@ class SearchResults:
 
 
 class SearchPart:
-    """Rank papers of an index by one of its two searches, as an `Index` does."""
+    """Rank papers of an index by one of its two searches, as an `Index`."""
 
     def __init__(self, search: Search, where: Where) -> None:
         self._search, self._where = search, where
@@ -108,7 +108,7 @@ class SearchPart:
 
 @dataclass(frozen=True)
 class Stats:
-    """Count an index's papers, those written since the last build, and its bytes on disk."""
+    """Counts of an index's papers, of those written since the last build, and its bytes on disk."""
 
     papers: int
     unbuilt: int
@@ -116,29 +116,29 @@ class Stats:
 
 
 class PaperTable:
-    """Read and search the papers of a table by their terms and their ids."""
+    """Table of papers that can be read and searched by terms and ids."""
 
     files: IndexFiles
     manifest: IndexManifest
     exact_below: int
     location: str
     _table: Any
-    # Of papers that a search of this version listed: reading them by number spares a look-up.
+    # Row numbers of papers that a search of this version listed, to read them without look-up.
     _row_numbers: dict[str, int]
-    # Ids of listed rows: LanceDB never gives a row's number to another one.
+    # Ids of listed rows: LanceDB never reuses a row's number.
     _ids: dict[int, str]
-    # Of several indexes: their names, those that could not be read last, and engines of those
-    # that do not compare with them.
+    # For several indexes: their names, those that could not be read last, and engines of those
+    # whose scores are not comparable.
     names: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     others: tuple[Any, ...] = ()
-    # Of a writer that has written many; None: any may be there.
+    # Hashes of all ids, for a writer of many papers; None: unknown.
     _known: set[int] | None = None
     _written = 0
 
     @property
     def version(self) -> int:
-        """Number the state that is searched; another one may give other answers."""
+        """Return the version of the state that is searched; answers depend on it."""
         with self._with_named_errors():
             return int(self._table.version)
 
@@ -146,11 +146,11 @@ class PaperTable:
         return named_errors(self.location)
 
     def _damaged(self, reason: str) -> InputError:
-        papers = f"{self.manifest.papers} papers when it was built last"
+        papers = f"{self.manifest.papers} papers at the last build"
         return InputError(self.location, reason=f"damaged ({papers}): {reason}; {ADVICE}")
 
     def sample(self, papers: int, count: int) -> list[Paper]:
-        """Draw some of the papers, always the same ones."""
+        """Return a fixed sample of the papers."""
         if not papers:
             return []
         rows = self._draw(papers, count, PAPER)
@@ -166,9 +166,9 @@ class PaperTable:
         return {index.columns[0]: index.name for index in self._table.list_indices()}
 
     def _hits(self, rows: np.ndarray, scores: np.ndarray) -> Hits:
-        """Name the papers in rows of these numbers."""
+        """Return the ids of the papers in rows with these numbers."""
         listed: list[int] = rows.tolist()
-        # Another thread may read them too.
+        # Another thread may also read them.
         if len(self._ids) > _MOST_IDS:
             self._ids = {}
         ids = self._ids
@@ -179,7 +179,7 @@ class PaperTable:
             row_ids = table["_rowid"].to_pylist()
             ids.update(zip(row_ids, table["id"].to_pylist(), strict=True))
         if not all(row in ids for row in listed):
-            raise self._damaged("its search index lists a paper that is not there")
+            raise self._damaged("its search index lists a missing paper")
         hits: Hits = []
         for row, score in zip(listed, scores.tolist(), strict=True):
             key = ids[row]
@@ -197,8 +197,8 @@ class PaperTable:
     ) -> Hits:
         """Find the best `k` papers with one of the terms, by BM25.
 
-        `names` are looked for among authors and venues, and count `weight` times; None: as the
-        index's papers chose.
+        `names` are searched for among authors and venues, with this `weight`; None: the weight
+        that was chosen on the index's papers.
         """
         if weight is None:
             weight = self.manifest.names
@@ -242,7 +242,7 @@ class PaperTable:
         return [key for key, _ in hits]
 
     def count_words(self, column: str) -> tuple[int, int]:
-        """Count the papers that have words in a column of terms, and these words."""
+        """Count the papers with words in a column of terms, and their words."""
         import pyarrow.compute as pc
 
         papers = words = 0
@@ -265,11 +265,11 @@ class PaperTable:
         return {row["id"]: row for row in self._read_rows(ids, ["id", *fields])}
 
     def _joined(self, first: Result, second: Result) -> tuple[Result, Result]:
-        """Give each paper one key in both rankings."""
+        """Return both rankings with one key for each paper."""
         return first, second
 
     def home(self, key: str) -> tuple[str, PaperTable, str]:
-        """Name the index of a paper, "" if it is the only one, with its table and the id in it."""
+        """Return the name of a paper's index ("" for a single one), its table and the id there."""
         return "", self, key
 
     def fetch(self, ids: Sequence[str]) -> dict[str, Paper]:
@@ -295,7 +295,7 @@ class PaperTable:
         return {row["id"]: row["stamp"] for row in rows}
 
     def _renewed(self) -> bool:
-        """Whether what could not be read is now read of a newer version."""
+        """Whether a newer version was opened, after a version could not be read."""
         return False
 
     def _read_rows(self, ids: Sequence[str], columns: Sequence[str]) -> list[dict[str, Any]]:
@@ -324,7 +324,7 @@ class PaperTable:
         return rows
 
     def _note_ids(self, ids: Sequence[str]) -> None:
-        """Note ids before they are written: a write may fail once they are there."""
+        """Record ids before they are written, because a write may fail after writing them."""
         self._written += len(ids)
         if self._known is None and self._written > _MANY:
             with self._with_named_errors():
@@ -337,7 +337,7 @@ class PaperTable:
             self._known.update(map(hash, ids))
 
     def rows(self, size: int = 2048) -> Iterator[Rows]:
-        """Yield everything that is stored, as of now."""
+        """Yield all stored papers of the current version."""
         has_vectors = self.manifest.stored_dimensions > 0
         columns = paper_columns(self.manifest.sentences > 0, has_vectors)
         with self._with_named_errors():
@@ -350,7 +350,7 @@ class PaperTable:
         return KEYS in self._table.schema.names
 
     def headings(self, version: int, keys: Collection[int] | None = None) -> Iterator[Paper]:
-        """Yield the papers of a version without their abstracts; `keys`: those with one of them."""
+        """Yield the papers of a version without their abstracts; with `keys` only their papers."""
         columns = ["id", "title", "authors", "date", "doi", "url"]
         with self._with_named_errors():
             table = connection(self.files).open_table(self.manifest.table)
@@ -366,7 +366,7 @@ class PaperTable:
                     yield Paper(source, row["doi"], row["url"])
 
     def notices(self) -> dict[str, str]:
-        """Map DOIs to what indexed notices say of the papers that they are about."""
+        """Map DOIs to the state of the papers according to indexed notices."""
         with self._with_named_errors():
             query = self._table.search().where(f"retracted LIKE '%{NOTICE}%'")
             table = query.select(["doi", "retracted"]).limit(None).to_arrow()
@@ -385,7 +385,7 @@ class PaperTable:
 
 
 class WeighedWords(NamedTuple):
-    """Words that are looked for in a column, and how much they count."""
+    """Words to search for in a column, and their weight."""
 
     column: str
     words: Sequence[str]
@@ -395,7 +395,7 @@ class WeighedWords(NamedTuple):
 def weighed_words(
     terms: Sequence[str], names: Sequence[str], names_weight: float
 ) -> list[WeighedWords]:
-    """Divide a post's words into rankings, whose sum counts each as often as it is there.
+    """Divide a post's words into rankings, whose sum counts each word as often as it occurs.
 
     Words that count more than `_MOST_REPEATS` times are a ranking more: LanceDB looks for each
     repetition anew.
@@ -420,18 +420,18 @@ def weighed_words(
 
 
 def row_numbers(table: Any, where: Where = EVERYWHERE) -> np.ndarray:
-    """List the numbers of a table's rows that a filter leaves."""
+    """List the numbers of a table's rows that pass a filter."""
     query = filtered(table.search().select(["day"]).with_row_id(True), where)
     numbers: np.ndarray = query.limit(None).to_arrow()["_rowid"].to_numpy()
     return numbers
 
 
 def best_sums(rankings: Sequence[Ranking], k: int) -> Ranked:
-    """Find the `k` rows with the best sums of scores, which are 0 or more; equal ones by row.
+    """Find the `k` rows with the best sums of scores, which are 0 or more; ties by row.
 
-    A ranking gives the best rows of all, fewer if no more score above 0, and the scores of
-    given rows. It is read until no row outside can have a better sum than the kth (Fagin, Lotem
-    and Naor 2003).
+    A ranking returns its best rows, or fewer if no others score above 0, and the scores of given
+    rows. Rankings are read until no other row can have a better sum than the kth (Fagin, Lotem and
+    Naor 2003).
     """
     depth = _FIRST * k
     while True:
@@ -445,7 +445,7 @@ def best_sums(rankings: Sequence[Ranking], k: int) -> Ranked:
         if sum(lasts) <= floor or not any(lasts):
             break
         depth *= _MORE
-    # Rows that one ranking listed and another one did not: its score is at most its last one.
+    # In a ranking that does not list a row, the row's score is at most that of the last listed one.
     unknown = np.isnan(scores)
     highest = sums + np.array(lasts) @ unknown
     possible = highest >= floor * (1 - 1e-6)
@@ -459,12 +459,12 @@ def best_sums(rankings: Sequence[Ranking], k: int) -> Ranked:
 
 
 def _last_score(scores: np.ndarray, depth: int) -> float:
-    """Return the score that rows beyond a ranking's first `depth` can have at most."""
+    """Return the maximal score of rows beyond a ranking's first `depth`."""
     return scores[-1] if len(scores) >= depth else 0.0
 
 
 def _score_table(lists: Sequence[Ranked], lasts: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """List the rows of all rankings, and their scores [rankings, rows]; NaN if not known."""
+    """List the rows of all rankings, and their scores [rankings, rows]; NaN if unknown."""
     rows = np.unique(np.concatenate([listed for listed, _ in lists]))
     scores = np.full((len(lists), len(rows)), np.nan)
     for number, (listed, values) in enumerate(lists):

@@ -18,13 +18,13 @@ from claim2source.search.topk import top_k_floors
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-# bm25s's tokens, and the ends of words.
+# bm25s's tokens, and word boundaries.
 _TOKENS = re.compile(r"\b\w\w+\b|\n").findall
 _NONE = np.empty(0, dtype=np.int32)
-# Texts split at a time: the words of all texts would take several times their memory.
+# Texts to split at a time: the words of all texts would need several times their memory.
 _SPLIT = 2**14
-# A term in more than this share of the documents is kept as a full row: adding a row is
-# several times faster than adding as many postings one by one.
+# A term in more than this share of the documents is stored as a full row: adding a row is several
+# times faster than adding as many postings one by one.
 _COMMON = 1 / 16
 # rank_bm25's floor for terms in more than half of the documents, as a share of the mean idf.
 _EPSILON = 0.25
@@ -33,10 +33,10 @@ _SMALLEST = np.nextafter(np.float32(0), np.float32(1))
 
 
 def import_bm25s() -> ModuleType:
-    """Import bm25s, and hide JAX from it, which is used for nothing here.
+    """Import bm25s with JAX hidden, which is not needed.
 
-    At its import it computes with JAX, which then takes three quarters of a GPU's memory, or fails
-    if a training holds it.
+    On import bm25s computes with JAX, which then takes three quarters of a GPU's memory, or fails
+    if a training uses it.
     """
     if "bm25s" in sys.modules or "jax" in sys.modules:
         return import_module("bm25s")
@@ -49,7 +49,7 @@ def import_bm25s() -> ModuleType:
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """Term ids of texts, in text order, repeated terms repeated.
+    """Term ids of texts, in text order, with repeats.
 
     Text i has `ids[bounds[i] : bounds[i + 1]]`; `ids` int32, `bounds` int64 [texts + 1].
     """
@@ -66,7 +66,7 @@ class Terms:
 
     @property
     def owners(self) -> np.ndarray:
-        """Number the text of every id, [ids]."""
+        """Return the number of every id's text, [ids]."""
         return np.repeat(np.arange(len(self)), np.diff(self.bounds))
 
     def part(self, start: int, end: int) -> Terms:
@@ -97,15 +97,14 @@ def _bounds(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
 
 
 class Analysis:
-    """Turn texts into the ids of the sources' terms.
+    """Analyse texts into the ids of the sources' terms.
 
-    `whole_words`: terms are the words between white space; with `at_spaces` what is between
-    single spaces, as `split(" ")` parts it: line breaks do not part words, and between two spaces
-    is an empty term. Otherwise they are those of
-    `bm25s.tokenize`, without stop words, and stemmed if there is a `stemmer` (PyStemmer's). A
-    `speller` makes different spellings of a word the same before texts are cut into words. A
-    token never spans white space, so every distinct word is analysed once: ten thousand abstracts
-    mostly repeat their words.
+    With `whole_words` terms are the words between white space. With `at_spaces` they are the parts
+    of `split(" ")`: line breaks do not separate words, and there is an empty term between two
+    spaces. Otherwise they are those of `bm25s.tokenize`, without stop words, and stemmed if there
+    is a `stemmer` (PyStemmer's). A `speller` normalises spellings before texts are split into
+    words. A token never spans white space, so every distinct word is analysed once: ten thousand
+    abstracts mostly repeat their words.
     """
 
     def __init__(
@@ -125,11 +124,11 @@ class Analysis:
         self.vocabulary: dict[str, int] = {}
 
     def sources(self, texts: Iterable[str]) -> Terms:
-        """Analyse all sources; their terms make the `vocabulary` that numbers claims' terms."""
+        """Analyse all sources; the `vocabulary` of their terms also numbers claims' terms."""
         return _expanded(*self._number_source_terms(texts))
 
     def counted_sources(self, texts: Iterable[str]) -> Counts | None:
-        """Analyse all sources as `sources` does, and count their terms; None if none has any."""
+        """Analyse all sources as `sources` does, and count their terms; None without any term."""
         split, of_word = self._number_source_terms(texts)
         if not self.vocabulary:
             return None
@@ -145,9 +144,9 @@ class Analysis:
         return split, of_word.numbered(terms)
 
     def claims(self, texts: Iterable[str], stop_words: Iterable[str]) -> Terms:
-        """Analyse claims into terms that the sources have too.
+        """Analyse claims into terms that the sources also have.
 
-        `stop_words` are left out, and the sources' own.
+        `stop_words` and the sources' own stop words are removed.
         """
         tokens, split, of_word = self._number_tokens(texts)
         is_term, stems = self._stems(tokens, self._stop_words.union(stop_words))
@@ -157,7 +156,7 @@ class Analysis:
         return _expanded(split, of_word.numbered(terms))
 
     def _stems(self, tokens: list[str], left_out: set[str]) -> tuple[np.ndarray, list[str]]:
-        """Mark the tokens that are not left out, bool [tokens], and stem them."""
+        """Return a mask of the tokens to keep, bool [tokens], and their stems."""
         is_left_out = map(left_out.__contains__, tokens)
         is_term = ~np.fromiter(is_left_out, bool, len(tokens))
         terms = list(compress(tokens, is_term))
@@ -189,7 +188,7 @@ def _numbered_parts(parts: Sequence[list[str]]) -> tuple[list[str], Terms]:
 
 def _tokens(words: Sequence[str]) -> tuple[list[str], Terms]:
     """List the distinct tokens of distinct words; number each word's tokens."""
-    # Most words are one token; a pattern takes the others apart.
+    # Most words are one token; a pattern splits the others.
     single = np.fromiter(map(str.isalnum, words), bool, len(words))
     single &= np.fromiter(map(len, words), np.int64, len(words)) > 1
     singles = list(compress(words, single))
@@ -200,7 +199,7 @@ def _tokens(words: Sequence[str]) -> tuple[list[str], Terms]:
     lengths = single.astype(np.int64)
     lengths[~single] = np.diff(ends, prepend=-1) - 1
 
-    # The tokens of single words come first in the vocabulary: order means nothing.
+    # The tokens of single words come first in the vocabulary, whose order has no meaning.
     number_of = dict(zip(singles, count(), strict=False))
     ids = np.empty(lengths.sum(), np.int32)
     of_single = np.repeat(single, lengths)
@@ -224,7 +223,7 @@ def _numbers(words: list[str], number_of: dict[str, int]) -> np.ndarray:
 
 
 def _expanded(split: Terms, of_word: Terms) -> Terms:
-    # Here, since training on mined negatives needs neither this nor Arrow.
+    # Imported here, because training on mined negatives needs neither this nor Arrow.
     from scipy.sparse import csr_array
 
     shape = (len(of_word), int(of_word.ids.max(initial=0)) + 1)
@@ -238,7 +237,7 @@ def _expanded(split: Terms, of_word: Terms) -> Terms:
 def _words(texts: Iterable[str], lower: bool) -> tuple[list[str], Terms]:
     """Split texts at ASCII white space: the distinct words, and each text's words by number.
 
-    Words may be empty, and may have white space of other scripts, but not at their ends.
+    Words may be empty, and may contain white space of other scripts, but not at their ends.
     """
     # Arrow numbers millions of words several times faster than Python.
     import pyarrow
@@ -250,13 +249,13 @@ def _words(texts: Iterable[str], lower: bool) -> tuple[list[str], Terms]:
         try:
             array = pyarrow.array(part, pyarrow.large_string())
         except UnicodeEncodeError:
-            # Half of a surrogate pair, which no loader lets in, is not a letter.
+            # An unpaired surrogate, which loaders refuse, is not a letter.
             encoded = [text.encode("utf-8", "replace").decode("utf-8") for text in part]
             array = pyarrow.array(encoded, pyarrow.large_string())
         _, buffer, letters = array.buffers()
         bounds = np.frombuffer(buffer, np.int64, len(part) + 1)
         starts = _starts(np.frombuffer(letters or b"", np.uint8, bounds[-1]), bounds)
-        # A word reaches to the next one's start: no letter is copied.
+        # A word extends to the next one's start, so that no text is copied.
         offsets = pyarrow.py_buffer(starts)
         split = pyarrow.LargeStringArray.from_buffers(len(starts) - 1, offsets, letters)
         words = split.dictionary_encode()
@@ -272,7 +271,7 @@ def _words(texts: Iterable[str], lower: bool) -> tuple[list[str], Terms]:
 
 
 def _starts(letters: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """Find where words start in the UTF-8 (uint8) of texts; last comes the end of all.
+    """Find the starts of words in the UTF-8 (uint8) of texts, followed by the end of all.
 
     `bounds` [texts + 1] are those of the texts: a word starts there even without white space.
     """
@@ -287,7 +286,7 @@ def _starts(letters: np.ndarray, bounds: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """Term frequencies by term: all that BM25 reads of the sources but k1 and b.
+    """Term frequencies by term: all that BM25 needs of the sources, independent of k1 and b.
 
     `indptr` [terms + 1] int64 into `documents` and `frequencies` [postings], documents
     ascending within a term; `lengths` [documents] in terms.
@@ -303,7 +302,7 @@ class Counts:
         """Count the terms of every document, by the numbers of its words and of their terms."""
         of_text = _occurrences(texts, len(of_word), np.int32)
         by_word = _occurrences(of_word, terms, np.int32)
-        # The product sums what repeats, without a list of every document's terms.
+        # The product sums repeats, without a list of every document's terms.
         counts = (of_text @ by_word).tocsc()
         return cls(
             counts.indptr.astype(np.int64),
@@ -328,7 +327,7 @@ class Counts:
         return idf
 
     def weights(self, k1: float, b: float, okapi: bool) -> np.ndarray:
-        """Compute each posting's part of a score, [postings] float32."""
+        """Compute each posting's contribution to a score, [postings] float32."""
         norm = k1 * (1 - b + b * self.lengths / self.lengths.mean())
         data = self.frequencies.astype(np.float64)
         divisors = norm[self.documents]
@@ -365,7 +364,7 @@ class Postings:
         A repeated term counts each time.
         """
         rare = claims.select(self._row_of[claims.ids] < 0)
-        # The postings of a claim's terms one after another are a row of repeated columns.
+        # The concatenated postings of a claim's terms are a row with repeated columns.
         entries = self._postings[rare.ids]
         shape = len(claims), len(self.counts.lengths)
         matrix = _csr(entries.data, entries.indices, entries.indptr[rare.bounds], shape)
@@ -376,16 +375,16 @@ class Postings:
         return scores
 
     def matching(self, claims: Terms, scores: np.ndarray, k: int) -> np.ndarray:
-        """Mark the documents with one of a claim's terms, bool [claims, documents].
+        """Return a mask of documents with a term of the claim, bool [claims, documents].
 
-        Documents that cannot be among the best `k` by `scores` may be left out.
+        Documents that cannot be among the best `k` by `scores` may be omitted.
         """
         if 0 < k < scores.shape[1]:
             floors = np.maximum(top_k_floors(scores, k), _SMALLEST)
             is_match: np.ndarray = scores >= floors[:, None]
         else:
             is_match = scores > 0
-        # A term in half of the documents may weigh nothing, or less.
+        # A term in half of the documents may have a weight of 0 or less.
         counts = self.counts
         is_weightless = ~self._lifts[claims.ids]
         for row in np.unique(claims.owners[is_weightless]):
@@ -405,7 +404,7 @@ def _occurrences(texts: Terms, terms: int, kind: type[np.number[Any]]) -> csr_ar
 def _csr(
     data: np.ndarray, indices: np.ndarray, pointers: np.ndarray, shape: tuple[int, int]
 ) -> csr_array:
-    # Here, since training on mined negatives needs no SciPy.
+    # Imported here, because training on mined negatives does not need SciPy.
     from scipy.sparse import csr_array
 
     # SciPy copies all indices to the wider of the two types: pointers stay int32 where they fit.

@@ -1,4 +1,4 @@
-"""Take the best sources of every claim from arrays of scores, ties by id."""
+"""Select the best sources of every claim from arrays of scores, with ties broken by id."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 from claim2source.core.records import Claim
 from claim2source.core.run import Pool, Run
 
-# How many times `k` candidates a row may have to be sorted in one table with the others.
+# A row with at most so many times `k` candidates is sorted in one table with the others.
 _WIDEST = 4
 _LARGEST_KEY = np.uint64(2**64 - 1)
-# All bits of a float32 but its sign.
+# All bits of a float32 except its sign.
 _LARGEST_BITS = np.uint32(0x7FFFFFFF)
 
 
 def candidate_pool(claims: Sequence[Claim]) -> Pool | None:
-    """Collect the candidates of the claims that have some; None when none does."""
+    """Return the candidates of the claims that have some; None if none has."""
     pool: dict[str, frozenset[str]] = {}
     for claim in claims:
         if claim.candidates is not None:
@@ -28,8 +28,8 @@ def candidate_pool(claims: Sequence[Claim]) -> Pool | None:
 class SourceIds:
     """Ids of an index's sources, sorted once for all searches.
 
-    `order` [sources] is the place of every source when equal scores are ordered as a `Run`
-    does: by id, descending. Raises ValueError on an id that repeats.
+    `order` [sources] is the position of every source in a `Run`'s order of equal scores: by id,
+    descending. Raises ValueError on an id that repeats.
     """
 
     def __init__(self, ids: Sequence[str]) -> None:
@@ -50,12 +50,12 @@ class SourceIds:
         return len(self.ids)
 
     def candidates(self, claim: Claim) -> np.ndarray:
-        """Locate a claim's candidates, ascending; ids that are not here are left out."""
+        """Return the positions of a claim's candidates, ascending; unknown ids are left out."""
         candidates = set(claim.candidates or ())
         return self._locate(candidates.difference(claim.excluded))
 
     def excluded(self, claim: Claim) -> np.ndarray:
-        """Locate the sources that are not ranked for a claim, ascending."""
+        """Return the positions of the sources that are excluded for a claim, ascending."""
         return self._locate(claim.excluded)
 
     def _locate(self, sources: Collection[str]) -> np.ndarray:
@@ -72,7 +72,7 @@ class SourceIds:
 
 
 def top_k_floors(scores: np.ndarray, k: int) -> np.ndarray:
-    """Find for each row of `scores` [rows, n] a score that `k` (1 to n) or a few more reach.
+    """Return for each row of `scores` [rows, n] a threshold that at least `k` (1 to n) reach.
 
     It is the k-th highest of many blocks' maxima: one pass instead of a partition of the row.
     """
@@ -117,9 +117,9 @@ def unsorted_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def take_top_rows(
     scores: np.ndarray, mask: np.ndarray, k: int, order: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Take the best `k` of every row's `mask` columns: positions (-1: none) and scores [rows, k].
+    """Select the best `k` of every row's `mask` columns: positions (-1: none), scores [rows, k].
 
-    As `take_top` row by row. `scores` float32 and `mask` bool are [rows, sources], `order` is
+    Equals `take_top` row by row. `scores` float32 and `mask` bool are [rows, sources], `order` is
     that of `SourceIds`.
     """
     cells = np.flatnonzero(mask)
@@ -141,7 +141,7 @@ def take_top_rows(
         columns = columns[narrow]
         counts[wide] = 0
 
-    # The candidates of each row, side by side, sorted as one table.
+    # The candidates of all rows are sorted in one table.
     starts = np.cumsum(counts) - counts
     places = np.arange(len(rows)) - np.repeat(starts, counts)
     width = max(k, int(counts.max(initial=0)))
@@ -161,9 +161,9 @@ def take_top_rows(
 def take_top(
     scores: np.ndarray, positions: np.ndarray, k: int, order: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Take the best `k` of `positions` by `scores`, ties by `order`; pad with -1 to length `k`.
+    """Select the best `k` of `positions` by `scores`, ties by `order`; pad with -1 to length `k`.
 
-    Ties at the cut go by order too, so that a deeper search only adds sources.
+    Ties at the cut are also broken by order, so that a deeper search only adds sources.
     """
     if 0 < k < len(scores):
         place = len(scores) - k

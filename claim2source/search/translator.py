@@ -1,7 +1,7 @@
-"""Translate posts when they are asked about: by a word list, a local program or a model.
+"""Translate posts at search time: by a word list, a local program or a model.
 
-Each translator turns texts of some languages into English. A text that it cannot translate is
-searched as it is.
+Each translator translates texts of some languages to English. If it fails for a text, the original
+is searched.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from claim2source.text.quality import WrittenText
 from claim2source.text.translate import CLAIM, ForeignText
 from claim2source.text.word_list import FORMAT, WordList, read_senses
 
-# Translations that are held.
+# Translations that are cached.
 _HELD = 10_000
 # Programs that run at a time, and time-outs in a row after which no more are started for a call.
 _AT_A_TIME, _MOST_TIMEOUTS = min(8, os.cpu_count() or 1), 3
@@ -49,16 +49,16 @@ NOT_KNOWN = "no word is in the word list"
 
 @dataclass(frozen=True)
 class TranslatorConfig(Settings):
-    """Choose what translates posts in other languages than English when they are asked about.
+    """Set the translators of posts in other languages than English.
 
-    A language's word list or program comes before the model, which has all other languages. Posts
-    that have a translation keep it.
+    A language's word list or program is preferred to the model, which translates all other
+    languages. Posts that have a translation keep it.
 
     Args:
-        prompt: of the language model: a name or a YAML file; auto: as `translate` has it.
-        timeout: seconds for a post until a program or request is ended.
-        llm: a language model at a server.
-        seq2seq: a translation model that runs here.
+        prompt: the language model's prompt: a name or a YAML file; auto: that of `translate`.
+        timeout: maximal seconds of a program or request for a post.
+        llm: a language model on a server.
+        seq2seq: a local translation model.
     """
 
     words: list[str] = list_field(
@@ -66,7 +66,7 @@ class TranslatorConfig(Settings):
     )
     program: list[str] = list_field(
         [],
-        help="local programs, text in on stdin and English out on stdout, without a shell: "
+        help="local programs with text on stdin and English on stdout, run without a shell: "
         "LANGUAGE=COMMAND, such as 'fr=apertium -u fra-cat | apertium -u cat-eng'",
     )
     prompt: str = AUTO
@@ -93,7 +93,7 @@ class TranslatorConfig(Settings):
 
     @property
     def commands(self) -> dict[str, tuple[Command, ...]]:
-        """Map languages to the programs that translate them, each the next one's input."""
+        """Map languages to the programs that translate them; each pipes to the next one."""
         commands: dict[str, tuple[Command, ...]] = {}
         for language, text in _by_language("program", self.program, "COMMAND").items():
             try:
@@ -105,11 +105,11 @@ class TranslatorConfig(Settings):
 
     @property
     def only_reads_words(self) -> bool:
-        """Whether it runs no program, loads no model and asks no server."""
+        """Whether it needs no program, no model and no server."""
         return not (self.program or self.llm.model or self.seq2seq.name)
 
     def absolute(self) -> TranslatorConfig:
-        """Name files and folders so that they are found from elsewhere."""
+        """Make paths of files and folders absolute."""
         words = [f"{language}={path.resolve()}" for language, path in self.files.items()]
         seq2seq = self.seq2seq
         if seq2seq.name is not None and Path(seq2seq.name).is_dir():
@@ -130,22 +130,22 @@ def _by_language(key: str, pairs: Sequence[str], value: str) -> dict[str, str]:
 
 
 class Translator(Protocol):
-    """Translate texts of languages that it knows to English."""
+    """Translate texts of supported languages to English."""
 
     @property
     def made_by(self) -> Mapping[str, object]:
-        """Name all that a translation depends on besides its text, as JSON values."""
+        """Return all that a translation depends on besides its text, as JSON values."""
         ...
 
     def translate(self, texts: Sequence[ForeignText]) -> list[WrittenText]:
-        """Translate texts, in their order; one that cannot be translated has the reason."""
+        """Translate texts, in their order; a failed one has the reason."""
         ...
 
 
 class Words:
     """Translate by a word list of one language, in Ding's format.
 
-    What is read of the file is kept in the user's cache: reading takes seconds.
+    The parsed file is stored in the user's cache, because parsing takes seconds.
     """
 
     def __init__(self, path: Path, language: str) -> None:
@@ -156,7 +156,7 @@ class Words:
         senses = _read_cached(cached)
         if senses is None:
             senses = read_senses(path)
-            # Who may not write there reads the file each time.
+            # Users without permission to write there parse the file each time.
             with suppress(OSError):
                 write_json(cached, senses)
         self._words = WordList(senses, get_stop_words(BM25(), language))
@@ -166,7 +166,7 @@ class Words:
         return {"words": self._hash, "format": FORMAT}
 
     def translate(self, texts: Sequence[ForeignText]) -> list[WrittenText]:
-        """Translate word by word; a text without a known word has failed."""
+        """Translate word by word; a text without a known word fails."""
         results: list[WrittenText] = []
         for text in texts:
             english = self._words.translate(text.text)
@@ -190,7 +190,7 @@ def _is_text(value: object) -> bool:
 
 
 class Program:
-    """Translate by programs of this machine, each text in a run of its own.
+    """Translate by programs of this machine, with a separate run for each text.
 
     Line breaks within a text become spaces: to many programs they end a sentence.
     """
@@ -200,7 +200,7 @@ class Program:
         self._stamps: list[object] = []
         for command in commands:
             path = find_program(command[0])
-            allowed = "programs that are installed here"
+            allowed = "installed programs"
             require(path is not None, "translator.program", command[0], allowed)
             assert path is not None
             status = path.stat()
@@ -212,7 +212,7 @@ class Program:
         return {"program": [list(command) for command in self.commands], "files": self._stamps}
 
     def translate(self, texts: Sequence[ForeignText]) -> list[WrittenText]:
-        """Translate a few texts at a time; after several time-outs in a row no more are begun."""
+        """Translate a few texts at a time; stop after several time-outs in a row."""
         self._timeouts = 0
         with ThreadPoolExecutor(_AT_A_TIME) as pool:
             return list(pool.map(self._translate, texts))
@@ -231,10 +231,10 @@ class Program:
 
 
 class ServerModel:
-    """Translate by a language model at a server, which must answer in time."""
+    """Translate by a language model on a server, which must answer in time."""
 
     def __init__(self, config: TranslatorConfig, answers: AnswerStore | None) -> None:
-        # Who waits for an answer does not wait for another try.
+        # No retries, because a user waits for the answer.
         asked = replace(config.llm, timeout=min(config.llm.timeout, config.timeout), retries=0)
         self.config, self.prompt = config, config.prompt
         read_prompt_names(config.prompt)
@@ -247,7 +247,7 @@ class ServerModel:
         return {"llm": settings, "prompt": self.prompt}
 
     def translate(self, texts: Sequence[ForeignText]) -> list[WrittenText]:
-        """Ask for translations; without a server all of them have failed."""
+        """Request translations; all of them fail if there is no server."""
         tasks = translation_tasks(texts, self.prompt)
         try:
             results, _ = write_texts(self._llm, tasks, "translations")
@@ -257,13 +257,13 @@ class ServerModel:
 
 
 def read_prompt_names(prompt: str) -> None:
-    """Raise `UserError` if a prompt cannot be read: before any post is."""
+    """Raise `UserError` if a prompt cannot be read, before any post is read."""
     if prompt != AUTO:
         read_prompt(prompt)
 
 
 class Judged:
-    """Translate by a model that runs here, and judge what it writes."""
+    """Translate by a local model, and check its output."""
 
     def __init__(self, config: Seq2SeqConfig) -> None:
         self._model = Seq2SeqTranslator(config)
@@ -282,7 +282,7 @@ class Judged:
 
 
 class Remembered:
-    """Remember translations by content, in a folder too if one is given; failures are not kept."""
+    """Cache translations by content, also in a folder if one is given; failures are not cached."""
 
     def __init__(self, translator: Translator, folder: Path | None = None) -> None:
         self.translator = translator
@@ -295,7 +295,7 @@ class Remembered:
         return self.translator.made_by
 
     def translate(self, texts: Sequence[ForeignText]) -> list[WrittenText]:
-        """Translate texts that are not remembered, each of them once."""
+        """Translate the distinct texts that are not in the cache."""
         keys = [content_hash([self._made_by, text.language, text.text]) for text in texts]
         results: dict[str, WrittenText] = {}
         missing: dict[str, ForeignText] = {}
@@ -354,9 +354,9 @@ class Translators:
 
     @classmethod
     def open(cls, config: TranslatorConfig, store: Store | None = None) -> Translators:
-        """Read word lists, and find programs and prompts; models are loaded when they are needed.
+        """Read word lists, and find programs and prompts; models are loaded on use.
 
-        Translations are kept in the store, if there is one. Raises `UserError`.
+        Translations are stored if there is a store. Raises `UserError`.
         """
         folder = None if store is None else store.root / "translations"
         by_language: dict[str, Translator] = {}
@@ -379,12 +379,12 @@ class Translators:
         return content_hash([made_by, self.other and self.other.made_by])[:12]
 
     def for_language(self, language: str) -> Translator | None:
-        """Return the translator of a language; None if it needs none, or there is none."""
+        """Return the translator of a language; None if there is none or English needs none."""
         code = primary_language(language)
         return None if code == "en" else self.by_language.get(code, self.other)
 
     def translate(self, texts: Sequence[ForeignText]) -> list[WrittenText]:
-        """Translate texts, in their order; those of a language without a translator have failed."""
+        """Translate texts, in their order; texts of a language without a translator fail."""
         by_translator: dict[int, list[int]] = {}
         translators: dict[int, Translator] = {}
         results: dict[int, WrittenText] = {}
@@ -408,9 +408,9 @@ class Translators:
     def translate_claims(
         self, claims: Sequence[Claim], *, overwrite: bool = False
     ) -> tuple[list[Claim], set[str]]:
-        """Give claims of the known languages a translation; return the ids of those without one.
+        """Add translations to claims of supported languages; return the ids of failed ones.
 
-        A claim that has a translation keeps it, unless `overwrite`. What failed has none.
+        A claim that has a translation keeps it unless `overwrite`. Failed claims have none.
         """
         texts: dict[str, ForeignText] = {}
         for claim in claims:
@@ -429,9 +429,9 @@ class Translators:
         return translated, failed
 
     def summary(self, *, quotes: bool = True) -> str:
-        """Count what was not translated, with the reasons; "" if nothing.
+        """Count the posts that were not translated, with the reasons; "" if there are none.
 
-        Without `quotes` nothing is in it that a program said, which may hold a post.
+        Without `quotes` it has no output of programs, which may contain a post.
         """
         failed = self.failures.total()
         if not failed:
@@ -442,6 +442,6 @@ class Translators:
                 reason = reason.partition(": ")[0]
             reasons.append(f"{reason} ({count})")
         return (
-            f"{failed} of {self.asked} posts were not translated and are read as they are: "
+            f"{failed} of {self.asked} posts were not translated, so the originals are used: "
             f"{'; '.join(reasons)}"
         )

@@ -1,1 +1,1 @@
-"""Serve an index: a page for people, an API for programs, a tool for agents."""
+"""Serve an index: a page for people, an API for programs, and a tool for agents."""

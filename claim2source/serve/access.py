@@ -23,15 +23,15 @@ from claim2source.serve.batcher import complain
 COOKIE = "claim2source"
 # Bytes of a request's body: a batch of long posts.
 MAX_BYTES = 2 * 2**20
-# One of so many is read to its end all the same: a client that is sending hears no refusal.
+# Larger bodies are read up to so many bytes: a client that is sending does not see a refusal.
 DISCARDED = 8 * MAX_BYTES
 # Seconds in which a body must have arrived.
 SECONDS = 20
-# Addresses whose requests are counted at a time.
+# Most addresses whose requests are counted.
 ADDRESSES = 10_000
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
 MCP = "/mcp"
-# What needs no token, and what is not counted either.
+# Paths that need no token, and paths that are not counted either.
 OPEN = ("/health", "/enter", "/static/")
 FREE = ("/health", "/static/")
 CSP = (
@@ -41,24 +41,24 @@ CSP = (
 HEADERS = {
     "content-security-policy": CSP,
     "x-content-type-options": "nosniff",
-    # The origin of a form stays known to this server, and its address to nobody else.
+    # Only this server sees the origin of a form, and nobody else its address.
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-# (status, reason, scope, headers) -> what is sent.
+# (status, reason, scope, headers) -> response.
 Refusal = Callable[[int, str, Scope, Mapping[str, str]], Response]
 
 
 @dataclass(frozen=True)
 class AccessSettings:
-    """Set who may ask, and how often.
+    """Settings of access to the server.
 
     Args:
-        token: what a client must show; None: nothing.
-        hosts: names in the Host header that are answered; None: any. It keeps other sites' pages
-            from asking under a name of theirs that leads here.
-        rate: requests a minute of one address; None: any number.
+        token: the clients' token; None: no token is needed.
+        hosts: allowed names in the Host header; None: any. This keeps other sites' pages from
+            reaching the server by their own host name (DNS rebinding).
+        rate: requests per minute of one address; None: unlimited.
     """
 
     token: str | None = None
@@ -67,7 +67,7 @@ class AccessSettings:
 
 
 class Rate:
-    """Count requests by address: `rate` at once, then as many a minute."""
+    """Limit requests by address: `rate` at once, then as many per minute."""
 
     def __init__(self, rate: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.rate = rate
@@ -75,7 +75,7 @@ class Rate:
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait(self, address: str) -> int:
-        """Count a request; return the seconds to wait if it is one too many, else 0."""
+        """Count a request; return 0, or the seconds to wait if the rate is exceeded."""
         key = _client_group(address)
         now = self.clock()
         tokens, last = self._left.pop(key, (float(self.rate), now))
@@ -92,7 +92,7 @@ class Rate:
 
 
 class Access:
-    """Guard an application: refuse requests before it reads them."""
+    """Guard an application: refuse requests before they reach it."""
 
     def __init__(self, app: ASGIApp, settings: AccessSettings, refusal: Refusal) -> None:
         self.app = app
@@ -131,11 +131,11 @@ class Access:
         except Exception as error:
             complain(error)
             if not has_started:
-                reason = "internal error; the server's log says where"
+                reason = "internal error; see the server's log"
                 await self.refusal(500, reason, scope, {})(scope, receive, send_once)
 
     def _refused(self, scope: Scope) -> Response | None:
-        """Refuse a request by its head; None if it is admitted."""
+        """Return the refusal of a request by its headers; None if it is admitted."""
         headers = Headers(scope=scope)
         close = {"connection": "close"}
         if not self._is_served(headers):
@@ -156,7 +156,7 @@ class Access:
         return hosts is None or _without_port(headers.get("host", "")) in hosts
 
     def _seconds_to_wait(self, scope: Scope) -> int:
-        """Count a request of its address; 0 if it is not one too many."""
+        """Count a request of its address; return the seconds to wait, 0 if it is admitted."""
         if self._rate is None or _is_under_any(scope["path"], FREE):
             return 0
         address = ""
@@ -179,9 +179,9 @@ class Access:
 
 
 def _is_cross_origin(scope: Scope, headers: Headers) -> bool:
-    """Whether another site's page asks.
+    """Whether another site's page sent a request that it must not send.
 
-    The page itself may be led to, with a post in its form; it searches when its reader asks.
+    Links to the page, with a post in its form, are allowed; it searches only if its reader does.
     """
     origin = headers.get("origin")
     if origin is not None and origin.partition("://")[2] != headers.get("host", ""):
@@ -191,22 +191,22 @@ def _is_cross_origin(scope: Scope, headers: Headers) -> bool:
 
 
 def is_foreign(headers: Headers) -> bool:
-    """Whether another site's page started a request, as browsers say."""
+    """Whether another site's page started a request, by the browser's headers."""
     return headers.get("sec-fetch-site") == "cross-site"
 
 
 def is_followed(headers: Headers) -> bool:
-    """Whether a reader followed a link by hand, as browsers say; a script or picture has not."""
+    """Whether a reader followed a link, by the browser's headers; not a script or an image."""
     return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-user") == "?1"
 
 
 def token_cookie(token: str) -> str:
-    """Make the cookie of who has shown the token; it does not tell the token."""
+    """Make the cookie of a client that has shown the token; it does not reveal the token."""
     return hmac.new(token.encode(), b"claim2source cookie", hashlib.sha256).hexdigest()
 
 
 def same_secret(a: str, b: str) -> bool:
-    """Compare secrets in a time that does not tell how much of them agrees."""
+    """Compare secrets in constant time."""
     return hmac.compare_digest(a.encode("utf-8", "replace"), b.encode())
 
 
@@ -237,7 +237,7 @@ def _without_port(host: str) -> str:
 
 
 def _client_group(address: str) -> str:
-    """Group addresses by client: an IPv6 client has 2 ** 64 of them."""
+    """Return the network of a client: an IPv6 client has 2 ** 64 addresses."""
     try:
         host = ipaddress.ip_address(address)
     except ValueError:
@@ -248,7 +248,7 @@ def _client_group(address: str) -> str:
 
 
 async def _body(scope: Scope, receive: Receive) -> bytes | tuple[int, str] | None:
-    """Read the body; status and reason if it is refused, None if the client has gone."""
+    """Read the body; return status and reason of a refusal, or None if the client has gone."""
     large = 413, f"more than {MAX_BYTES} bytes"
     length = Headers(scope=scope).get("content-length", "")
     if is_digits(length) and (len(length) > 12 or int(length) > DISCARDED):

@@ -22,17 +22,17 @@ from claim2source.text.language import likeliest
 
 log = logging.getLogger(__name__)
 
-# Posts of several askers that are searched together.
+# Posts of several clients that are searched together.
 MAX_BATCH = 16
-# Seconds that a busy batcher asks to wait, at most.
+# Most seconds in Retry-After of a busy batcher.
 LONGEST = 60
 OnPart = Callable[[str], None]
 
 
 class NoAnswer(Exception):
-    """Report why a post has no answer: an HTTP status, and seconds after which to try again.
+    """Reason why a post has no answer, with an HTTP status and seconds until a retry.
 
-    `field` is the part of the request that is wrong, if one is.
+    `field` is the wrong part of the request, if there is one.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class NoAnswer(Exception):
 
     @property
     def line(self) -> str:
-        """Name the field, if one is wrong, and the reason."""
+        """Return the reason, after the wrong field if there is one."""
         return f"{self.field}: {self}" if self.field else str(self)
 
 
@@ -60,11 +60,11 @@ class _Job:
 
 
 class RequestBatcher:
-    """Queue questions, and answer them in a thread of its own, in the order of their arrival.
+    """Queue requests, and answer them in a separate thread in the order of their arrival.
 
-    At most `capacity` posts wait or are searched at a time. Those that wait for the same number of
-    papers, among the same papers, are searched together. `seconds` is how long a question may
-    take, waiting included; None: as long as it takes.
+    At most `capacity` posts wait or are searched at a time. Posts with the same number of papers
+    and the same filters are searched together. `seconds` is the time limit of a request, including
+    its time in the queue; None: no limit.
     """
 
     def __init__(self, finder: Finder, *, capacity: int = 64, seconds: float | None = 60) -> None:
@@ -79,13 +79,13 @@ class RequestBatcher:
         self._thread = threading.Thread(target=self._work, name="batcher", daemon=True)
 
     def start(self) -> None:
-        """Load the models, and begin to answer."""
+        """Load the models and start to answer."""
         self.finder.warm_up()
         likeliest("a post", ("en",))
         self._thread.start()
 
     def close(self) -> None:
-        """Finish the running search and stop; waiting requests are cancelled."""
+        """Finish the running search, cancel waiting requests, and stop."""
         with self._changed:
             self._closed = True
             for job in self._jobs:
@@ -95,12 +95,12 @@ class RequestBatcher:
 
     @property
     def waiting(self) -> int:
-        """Count the posts that wait or are searched."""
+        """Return the number of posts that wait or are searched."""
         with self._changed:
             return self._batch_size + self._queued()
 
     def room(self) -> int:
-        """Count the posts that one table may have waiting: others' have places and time, too."""
+        """Return how many posts one table may have in the queue, leaving room for others."""
         places = min(MAX_BATCH, self.capacity // 2)
         if self.seconds is not None:
             places = min(places, int(self.seconds / (4 * self._pace)))
@@ -119,7 +119,7 @@ class RequestBatcher:
         """Answer posts together, in order.
 
         `on_part` is called in the batcher's thread with the name of each part of the work. Raises
-        `NoAnswer`: 503 where too many wait, 504 if it takes too long, 500 if it fails.
+        `NoAnswer`: 503 if too many posts wait, 504 if it takes too long, 500 if it fails.
         """
         job = _Job(posts, k, where, on_part)
         with self._changed:
@@ -139,7 +139,7 @@ class RequestBatcher:
                 raise _too_busy(LONGEST) from None
             raise
         finally:
-            # One that is given up leaves its place, unless it is being searched.
+            # An abandoned request leaves the queue, unless it is being searched.
             with self._changed:
                 if job in self._jobs:
                     self._jobs.remove(job)
@@ -147,11 +147,11 @@ class RequestBatcher:
     def _work(self) -> None:
         while not self._closed:
             jobs = self._next_jobs()
-            if jobs:  # all of them may have been given up
+            if jobs:  # all of them may have been abandoned
                 self._answer(jobs)
 
     def _next_jobs(self) -> list[_Job]:
-        """Wait for requests; take those that one search can answer together."""
+        """Wait for requests; return those that one search can answer together."""
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._closed)
             jobs: list[_Job] = []
@@ -174,15 +174,13 @@ class RequestBatcher:
         try:
             answers = self._search(jobs)
         except Exception as error:
-            if len(jobs) > 1:  # one asker's post is no reason to fail the others
+            if len(jobs) > 1:  # one client's post must not fail the others
                 for job in jobs:
                     self._answer([job])
                 return
             complain(error)
             self._free_capacity(jobs[0])
-            jobs[0].answers.set_exception(
-                NoAnswer(500, "the search failed; the server's log says why")
-            )
+            jobs[0].answers.set_exception(NoAnswer(500, "the search failed; see the server's log"))
             return
         start = 0
         for job in jobs:
@@ -192,7 +190,7 @@ class RequestBatcher:
             start = end
 
     def _free_capacity(self, job: _Job) -> None:
-        """Free what a request takes before its client learns of it and sends the next."""
+        """Free a request's share of the queue before its client can send the next one."""
         with self._changed:
             self._batch_size -= len(job.posts)
 
@@ -206,13 +204,13 @@ class RequestBatcher:
         for job in jobs:
             posts += job.posts
         self.finder.on_part = on_part
-        # Posts of several askers may have the same ids.
+        # Posts of several clients may have the same ids.
         numbered = [replace(post, id=str(number)) for number, post in enumerate(posts)]
         failed = self.finder.untranslated
         unencoded = self.finder.unencoded.total()
         answers = self.finder.find(numbered, jobs[0].k, jobs[0].where)
         if self.finder.untranslated > failed:
-            # What a program says may quote a post.
+            # Messages of a program may quote a post.
             assert self.finder.translators is not None
             log.warning("%s", self.finder.translators.summary(quotes=False))
         if self.finder.unencoded.total() > unencoded:
@@ -230,7 +228,7 @@ def _too_busy(seconds: int) -> NoAnswer:
 
 
 def complain(error: Exception) -> None:
-    """Log where an error of ours arose; its text may contain a post, and is left out.
+    """Log the trace of an internal error without its text, which may contain a post.
 
     A `UserError` is about the server's files and settings, and is logged with its text.
     """

@@ -1,4 +1,4 @@
-"""Prepare an answer's papers for the page: with the post's words marked, and its evidence."""
+"""Prepare an answer's papers for the page, with marked words of the post and its evidence."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from claim2source.serve.evidence import Evidence, Number, compared_numbers, evid
 from claim2source.serve.words import Words
 
 VERDICTS = {"found": "Found", "uncertain": "Uncertain", "not here": "Not here"}
-# A text, and whether it is a word of the post.
+# Text, and whether it is a word of the post.
 Piece = tuple[str, bool]
 
 
 @dataclass(frozen=True)
 class PaperCard:
-    """Paper as the page shows it."""
+    """Paper on the page."""
 
     match: Match
     lang: str
@@ -38,7 +38,7 @@ class PaperCard:
 
 
 class Cards:
-    """Make cards; words of posts and papers are compared as the index's analyser does."""
+    """Make cards; words of posts and papers are compared by the index's analyser."""
 
     def __init__(self, analyser: Analyser) -> None:
         self._analyser = analyser
@@ -78,7 +78,7 @@ class Cards:
         return terms
 
     def _highlight(self, text: str, terms: set[str]) -> list[Piece]:
-        """Divide a text into words that share a term with the others, and the text between."""
+        """Split a text into words that share a term with others, and the text between."""
         spans = [match.span() for match in WORD.finditer(text)]
         words = self._analyser.texts([text[start:end] for start, end in spans])
         pieces: list[Piece] = []
@@ -93,12 +93,12 @@ class Cards:
 
 
 def verdict_name(verdict: str) -> str:
-    """Name a verdict for people; one that is not known by itself."""
+    """Return the name of a verdict for people; an unknown verdict is unchanged."""
     return VERDICTS.get(verdict, "Not judged" if verdict in ("", "not judged") else verdict)
 
 
 def retraction_text(paper: Paper, words: Words) -> str:
-    """Write what became of a paper: its state in capitals if it is retracted, and the notice."""
+    """Describe a retraction or correction: its state, in capitals if retracted, and the notice."""
     state, comma, details = paper.retracted.partition(",")
     state = words.message(state.strip())
     state = state.upper() if paper.is_retracted else state[:1].upper() + state[1:]

@@ -1,4 +1,4 @@
-"""Run a server: cap connections, close those with incomplete requests, count refusals.
+"""Run a server: limit connections, close those with incomplete requests, count refusals.
 
 Many refusals are logged in one line.
 """
@@ -22,21 +22,21 @@ from claim2source.serve.schemas import CHARACTERS
 
 log = logging.getLogger(__name__)
 
-# Seconds in which the line and headers of a request must have arrived, from the connection's begin
-# or the request's first byte; and connections that are open at a time.
+# Seconds within which the line and headers of a request must arrive, from the connection's start
+# or the request's first byte; and the most open connections.
 HEADERS_WITHIN = 10.0
 CONNECTIONS = 200
-# Seconds for which lines that differ in their values only are counted, not written.
+# Seconds for which lines that differ only in their values are counted, not written.
 QUIET = 60.0
 
 
 class CappedProtocol(H11Protocol):
-    """Speak HTTP as uvicorn does, for a bounded number of clients with a time limit."""
+    """Uvicorn's HTTP protocol for a bounded number of clients, with a time limit."""
 
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection, or close it at once if too many are open."""
+        """Accept a connection, or close it at once if too many are open."""
         super().connection_made(transport)
         if len(self.connections) > CONNECTIONS:
             log.warning("more than %d connections: refused", CONNECTIONS)
@@ -53,7 +53,7 @@ class CappedProtocol(H11Protocol):
             self._wait_for_headers()
 
     def on_response_complete(self) -> None:
-        """Continue with data that the client has sent meanwhile."""
+        """Continue with data that the client has already sent."""
         super().on_response_complete()
         if self.conn.trailing_data[0] and self._deadline is None:
             self._wait_for_headers()
@@ -79,7 +79,7 @@ class CappedProtocol(H11Protocol):
 
 
 class Sparse(logging.Filter):
-    """Log the first of many like lines, and later their number."""
+    """Log the first of many similar lines, and later their number."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,16 +104,16 @@ class Sparse(logging.Filter):
 
 
 def quiet_loggers() -> None:
-    """Write few lines whatever clients send."""
+    """Limit the number of logged lines, whatever clients send."""
     names: tuple[Any, ...] = (__name__, "uvicorn.error", "asyncio", "mcp", "h11")
     for name in names:
         logging.getLogger(name).addFilter(Sparse())
 
 
 def run_server(app: ASGIApp, listening: socket.socket, proxies: Sequence[str], grace: int) -> None:
-    """Answer requests at a port until the process is stopped; finish what is being answered.
+    """Answer requests at a port until the process is stopped; then finish open requests.
 
-    `proxies` are believed whom they ask for; `grace` are the seconds to finish.
+    X-Forwarded-For of `proxies` is trusted; `grace` are the seconds to finish.
     """
     quiet_loggers()
     server = uvicorn.Server(
@@ -123,7 +123,7 @@ def run_server(app: ASGIApp, listening: socket.socket, proxies: Sequence[str], g
             ws="none",
             lifespan="on",
             log_config=None,
-            access_log=False,  # it would hold the posts of /?post=
+            access_log=False,  # it would contain the posts of /?post=
             server_header=False,
             proxy_headers=bool(proxies),
             forwarded_allow_ips=list(proxies),

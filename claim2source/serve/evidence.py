@@ -1,4 +1,4 @@
-"""Compare a post with a paper, for a reader: its numbers, and how much speaks for the paper."""
+"""Compare a post with a paper for a reader: its numbers, and the strength of the evidence."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from claim2source.find.matching import WORD
 from claim2source.search.bm25 import Analyser
 from claim2source.text.quality import number_places, word_number_places
 
-# Numbers of a post that are compared, and characters around one that are shown.
+# Most numbers of a post to compare, and the characters shown around each.
 MOST, AROUND = 6, 40
 # Articles that are spelt as a number: "une étude".
 _ARTICLES = frozenset("un une".split())
-# Share of a post's words from which the words in common are many, and some. On train posts of
+# Shares of a post's words above which the words in common are many, and some. On train posts of
 # papertweets BM25's first paper is right for 80 % of many, 64 % of some and 43 % of few.
 MANY, SOME = 0.6, 0.3
 STRONG, MODERATE, WEAK = "strong", "moderate", "weak"
 _BY_VERDICT = {"found": STRONG, "uncertain": MODERATE, "not here": WEAK}
-# Few words in common weaken a verdict, which is about the index and not this paper alone.
+# Few words in common weaken a verdict, which is about the index and not only this paper.
 _LOWER = {STRONG: MODERATE, MODERATE: WEAK, WEAK: WEAK}
 
 
 @dataclass(frozen=True)
 class Number:
-    """Number of a post, and the same in the paper with the words before and after; None: none."""
+    """Number of a post, and its place in the paper with nearby words; None: not in the paper."""
 
     post: str
     paper: tuple[str, str, str] | None
@@ -35,9 +35,9 @@ class Number:
 
 @dataclass(frozen=True)
 class Evidence:
-    """How much speaks for a paper: a level, the bar's share, and what it was told by.
+    """Strength of the evidence for a paper: a level, the bar's share, and its origin.
 
-    `is_judged` tells that the share is the probability that the post's paper is in the index;
+    If `is_judged`, the share is the probability that the post's paper is in the index;
     otherwise it is the share of the post's words that the paper has, `shared` of `words`.
     """
 
@@ -49,7 +49,7 @@ class Evidence:
 
 
 def evidence(answer: Answer, match: Match, analyser: Analyser) -> Evidence:
-    """Tell how much speaks for a paper: by the fitted verdict, else by the words in common."""
+    """Return the evidence for a paper by the fitted verdict, else by the words in common."""
     own: dict[str, str] = {}
     for word in WORD.findall(answer.post.text):
         own.setdefault(word.casefold(), word)
@@ -68,7 +68,7 @@ def evidence(answer: Answer, match: Match, analyser: Analyser) -> Evidence:
 
 
 def compared_numbers(post: str, paper: str) -> list[Number]:
-    """List the numbers of a post, each with its place in a paper's text."""
+    """List the numbers of a post, each with its context in a paper's text."""
     theirs: dict[str, tuple[int, int]] = {}
     for start, end, value in _numbers(paper):
         theirs.setdefault(value, (start, end))
@@ -80,9 +80,9 @@ def compared_numbers(post: str, paper: str) -> list[Number]:
 
 
 def _numbers(text: str) -> list[tuple[int, int, str]]:
-    """List the numbers of a text in its order, with a value by which they are compared.
+    """List the numbers of a text in order, each with a value for comparisons.
 
-    A percentage is another number than a count, and single digits count with a unit only.
+    A percentage differs from a count, and single digits are listed only with a unit.
     """
     places = [(start, end, _value(text[start:end])) for start, end in number_places(text)]
     for start, end, value in word_number_places(text):
@@ -99,7 +99,7 @@ def _numbers(text: str) -> list[tuple[int, int, str]]:
 
 
 def _value(number: str) -> str:
-    """Write a number with a decimal point and without groups: 1,479 is 1479, and 3,7 is 3.7."""
+    """Normalise a number to a decimal point without groups: 1,479 is 1479, and 3,7 is 3.7."""
     plain = re.sub(r"[\s'’]", "", number).replace(",", ".")
     whole, *groups = plain.split(".")
     are_groups = bool(groups) and whole != "0" and all(len(group) == 3 for group in groups)
@@ -127,7 +127,7 @@ def _with_unit(text: str, start: int, end: int) -> str:
 def _place(
     text: str, places: Mapping[str, tuple[int, int]], value: str
 ) -> tuple[str, str, str] | None:
-    """Cut the words around a number out of a text; None if the text has it not."""
+    """Return the words around a number in a text; None if the text does not have it."""
     if value not in places:
         return None
     start, end = places[value]

@@ -1,4 +1,4 @@
-"""Write the addresses of answers and pages."""
+"""Make the URLs of answers and pages."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from urllib.parse import urlencode
 from claim2source.serve.schemas import Question
 from claim2source.serve.words import PARAMETER, Visit
 
-# Parameters of an answer's address: the post, and the filters.
+# Parameters of an answer's URL: the post and the filters.
 FIELDS = ("post", "lang", "date", "k", "venue", "paper_lang", "fetch")
-# Characters of an address: mail programs break longer ones.
+# Most characters of a URL: mail programs break longer ones.
 LONGEST = 8_000
 
 
 def answer_link(question: Question) -> str:
-    """Return the address of an answer, which a colleague can open; "" if it is too long."""
+    """Return the URL of an answer, which a colleague can open; "" if it is too long."""
     values: dict[str, object] = question.model_dump(include=set(FIELDS), exclude_defaults=True)
     if question.fetch:
         values["fetch"] = "true"
@@ -24,7 +24,7 @@ def answer_link(question: Question) -> str:
 
 
 def language_link(visit: Visit, lang: str) -> str:
-    """Return the address of a page in another language, with the post and filters."""
+    """Return the URL of a page in another language, with the post and filters."""
     query: dict[str, str] = {}
     for name in FIELDS:
         value = visit.query.get(name, [""])[0]

@@ -1,4 +1,4 @@
-"""Take people's marks of posts: which paper one means, or that it is none of the index."""
+"""Accept people's marks of posts: which paper a post means, or that it is not in the index."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from claim2source.serve.batcher import NoAnswer
 from claim2source.serve.schemas import AUTO, Date, Lang, Optional, Strict, Text
 
 ABOUT_TOOL = (
-    "Keep a person's judgement of a post, in a file on this machine: `paper` is the id of the "
-    "paper that it means, null if it is none of the index. Only for what the person said, never "
+    "Store a person's judgement of a post in a file on the server: `paper` is the id of the paper "
+    "that it means, null if the paper is not in the index. Only for a person's statement, never "
     "for a guess. A later mark of the same post replaces the earlier one."
 )
 MarkedText = Annotated[Text, Field(description="the post's text")]
@@ -34,7 +34,7 @@ PaperId = Annotated[
     Field(
         min_length=1,
         max_length=1_000,
-        description="id of the paper that the post means; null: none of the index",
+        description="id of the paper that the post means; null: not in the index",
     ),
 ]
 
@@ -43,14 +43,14 @@ IndexName = Annotated[
     str,
     Field(
         max_length=1_000,
-        description="name of the paper's index, if several are asked and have this id",
+        description="name of the paper's index, if several have this id",
     ),
     Optional(""),
 ]
 
 
 class MarkIn(Strict):
-    """Define the request that keeps a mark."""
+    """Request that stores a mark."""
 
     post: MarkedText
     paper: PaperId
@@ -60,7 +60,7 @@ class MarkIn(Strict):
 
 
 class MarkOut(BaseModel):
-    """Mark that was kept."""
+    """Stored mark."""
 
     post: str
     paper: str | None
@@ -68,19 +68,19 @@ class MarkOut(BaseModel):
     date: str
     version: Annotated[int, Field(description="of the index")]
     time: str
-    index: Annotated[str, Field(description="the paper's, if several are asked")]
+    index: Annotated[str, Field(description="the paper's, if several are searched")]
 
 
 @dataclass(frozen=True)
 class Marking:
-    """Keep marks of posts: in a file, or if there is none in that of each of several indexes."""
+    """Store marks of posts in one file, or in the file of each of several indexes."""
 
     engine: Engine
     file: MarksFile | None
     store: Path | None = None
 
     async def mark(self, mark: MarkIn) -> MarkOut:
-        """Keep a mark. Raises `NoAnswer` for a paper that is not there, or a file that is full."""
+        """Store a mark. Raises `NoAnswer` for an unknown paper, or if the file is full."""
         return await asyncio.to_thread(self._mark, mark)
 
     def _mark(self, mark: MarkIn) -> MarkOut:
@@ -111,18 +111,18 @@ class Marking:
         return add_mark(self.engine, file, mark.post, lang, date, mark.paper)
 
     def add_to(self, app: FastAPI, refusals: dict[int | str, dict[str, Any]]) -> None:
-        """Add the path that takes marks."""
+        """Add the path that accepts marks."""
         unknown = {**refusals[500], "description": "no paper of the index has this id"}
         full = {**refusals[500], "description": "the mark cannot be written"}
         responses = {**refusals, 404: unknown, 507: full}
 
         @app.post("/api/v1/marks", responses=responses, tags=["marks"])
         async def mark(mark: MarkIn) -> MarkOut:
-            """Keep which paper a post means, or that it is none of the index."""
+            """Store which paper a post means, or that it is not in the index."""
             return await self.mark(mark)
 
     def add_tool_to(self, tools: MCPServer) -> None:
-        """Add the tool that takes marks."""
+        """Add the tool that accepts marks."""
 
         async def mark_post(
             post: MarkedText,

@@ -1,4 +1,4 @@
-"""Show the page: type a post, read its papers; it works without script too."""
+"""Show the page: type a post, read its papers. It also works without JavaScript."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ from claim2source.serve.words import LANGUAGES, Visit, Words, api_words
 
 FOLDER = Path(__file__).parent / "page"
 STATIC = FOLDER / "static"
-# What is shown as a page where it is refused.
+# Paths whose refusals are shown as a page.
 PATHS = ("/", "/docs", "/enter")
 DAYS = 30
 _HOST = re.compile(r"[A-Za-z0-9.:\[\]_-]+")
-# The texts that the script shows are those of its calls t("..").
+# The script's texts are the arguments of its calls t("..").
 SCRIPTS = ("find.js", "marks.js")
 SCRIPT_TEXT = re.compile(r'\bt\("([^"]+)"')
 FETCH_LABEL = "Read the post at this address"
-# The form's fields, as a message names them.
+# Labels of the form's fields, for messages.
 LABELS = {
     "post": "Post",
     "lang": "Language of the post",
@@ -59,13 +59,13 @@ LABELS = {
     "paper_lang": "Language of the papers",
     "fetch": FETCH_LABEL,
 }
-# Languages of a post that are offered, as the page names them.
+# Languages of a post that the form offers.
 POST_LANGUAGES = {AUTO: "detect", "en": "English", "de": "German", "fr": "French"}
 Ask = Callable[[Question, OnPart], Awaitable[Answer]]
 
 
 class Page:
-    """Render the page and answer its forms."""
+    """Render the page, and answer its forms."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Page:
         app.mount("/static", StaticFiles(directory=STATIC))
 
     async def show(self, request: Request) -> Response:
-        """Show the form, and the papers of a post that is given with it."""
+        """Show the form, and the papers if it has a post."""
         visit = Visit.to(request.scope)
         t = visit.words
         fields = {name: request.query_params.get(name, "") for name in FIELDS}
@@ -132,7 +132,7 @@ class Page:
                 given: dict[str, object] = {}
                 given |= {name: text for name, text in fields.items() if text.strip()}
                 given["fetch"] = fields["fetch"].strip() == "true"
-                # A form's values are texts.
+                # All values of a form are strings.
                 if len(k := fields["k"].strip()) < 10 and is_digits(k):
                     given["k"] = int(k)
                 question = Question.model_validate(given)
@@ -178,7 +178,7 @@ class Page:
             task.cancel()
 
     async def enter(self, request: Request) -> Response:
-        """Take the token of a reader, and set a cookie in its place."""
+        """Check a reader's token, and set a cookie that replaces it."""
         body = (await request.body()).decode("utf-8", "replace")
         try:
             form = parse_qs(body, max_num_fields=10)
@@ -198,7 +198,7 @@ class Page:
             token_cookie(self.access.token),
             max_age=DAYS * 24 * 3600,
             httponly=True,
-            samesite="lax",  # a bookmarklet on another page leads here
+            samesite="lax",  # a bookmarklet on another page links to this one
             secure=request.url.scheme == "https",
         )
         return response
@@ -210,7 +210,7 @@ class Page:
         scope: Scope,
         headers: Mapping[str, str],
     ) -> Response:
-        """Show why a request was refused; ask for the token if it lacks one."""
+        """Show why a request was refused; if its token is missing, show the form for it."""
         visit = Visit.to(scope)
         if status == 401:
             response = self._enter(visit, 401, "", visit.query.get("post", [""])[0])
@@ -241,7 +241,7 @@ class Page:
         return response
 
     def _text(self, template: str, words: Words, **values: Any) -> str:
-        papers = words.number(self.finder.papers)  # as the last search saw it
+        papers = words.number(self.finder.papers)  # by the last search
         text = self._templates.get_template(template).render(
             **self._about,
             t=words,
@@ -255,7 +255,7 @@ class Page:
 
 
 def labelled(field: str | None, reason: str, words: Words) -> str:
-    """Write a reason, after the form's field that it is about."""
+    """Return a reason, after the label of its field."""
     reason = words.message(reason)
     if not field:
         return reason
@@ -264,7 +264,7 @@ def labelled(field: str | None, reason: str, words: Words) -> str:
 
 
 def server_origin(request: Request) -> str:
-    """Name this server as a browser does; nothing if its name is not valid."""
+    """Return this server's origin as a browser sends it; "" if its name is invalid."""
     host = request.headers.get("host", "")
     return f"{request.url.scheme}://{host}" if _HOST.fullmatch(host) else ""
 

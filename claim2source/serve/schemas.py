@@ -31,11 +31,11 @@ from claim2source.text.language import CODES
 AUTO = "auto"
 # A post whose paper is in the demo.
 EXAMPLE = "new study: masks cut outbreaks 3.7x in primary schools"
-# Characters of a post, posts of a batch, papers of an answer.
+# Most characters of a post, posts of a batch, papers of an answer.
 CHARACTERS = 20_000
 POSTS = 32
 PAPERS = 100
-# What Python strips is no text; ASCII digits only.
+# White space as Python strips it is not a text; only ASCII digits.
 _TEXT = r"[^\s\x1c-\x1f]"
 _TIME = r"[Tt ]([01][0-9]|2[0-3])(:?[0-5][0-9](:?([0-5][0-9]|60)([.,][0-9]+)?)?)?"
 _TIME += r"([Zz]|[+-]([01][0-9]|2[0-3])(:?[0-5][0-9])?)?"
@@ -47,19 +47,19 @@ _NOTHING = r"^[ \t\r\n]*$"
 
 @dataclass(frozen=True)
 class Optional:
-    """Take null and "" in a field for its default, and say so in the schema."""
+    """Treat null and "" in a field as its default, also in the schema."""
 
     default: Any = None
 
     def value_or_default(self, value: object) -> object:
-        """Return a value, or the default if none is given."""
+        """Return a value, or the default if it is blank."""
         is_blank = isinstance(value, str) and not value.strip(" \t\r\n")
         if value is None or is_blank:
             return self.default
         return value
 
     def __get_pydantic_core_schema__(self, kind: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Look at the value before its type does."""
+        """Check the value before its type is checked."""
         return no_info_before_validator_function(self.value_or_default, handler(kind))
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: JsonHandler) -> Any:
@@ -79,7 +79,7 @@ class Optional:
 
 
 def iso_day(value: object) -> object:
-    """Cut an ISO time to its day; return any other value as it is."""
+    """Reduce an ISO time to its day; return any other value unchanged."""
     if not isinstance(value, str) or len(value) <= len("2020-05"):
         return value
     if not re.fullmatch(_DAY.strip("^$"), value):
@@ -95,21 +95,21 @@ Text = Annotated[
         min_length=1,
         max_length=CHARACTERS,
         pattern=_TEXT,
-        description="the post's text, or with `fetch` its address",
+        description="the post's text, or with `fetch` its URL",
     ),
 ]
 Fetch = Annotated[
     bool,
     Field(
         strict=True,
-        description="read the post at its address, on Bluesky or Mastodon, by their public APIs",
+        description="fetch the post from its URL on Bluesky or Mastodon, by their public APIs",
     ),
     Optional(False),
 ]
 
 
 def language(value: str) -> str:
-    """Check that a post's language is one. Raises ValueError."""
+    """Check that a post's language is valid. Raises ValueError."""
     code = primary_language(value)
     if code not in (AUTO, *CODES):
         raise ValueError(f"must be {AUTO}, or an ISO 639-1 code such as de")
@@ -120,7 +120,7 @@ _CODES = sorted(CODES)
 Lang = Annotated[
     str,
     AfterValidator(language),
-    # Of the text alone: null and "" are allowed as well.
+    # Pattern of the text; null and "" are also allowed.
     WithJsonSchema(
         {
             "anyOf": [
@@ -139,8 +139,8 @@ Date = Annotated[
     str | None,
     Field(
         pattern=_DAY,
-        description="day of the post: only papers published until then, or on an unknown day, "
-        "count; such as 2021-05-04, 2021-05, 2021 or 2021-05-04T10:00:00Z",
+        description="day of the post, such as 2021-05-04, 2021-05, 2021 or "
+        "2021-05-04T10:00:00Z; papers that were published later are left out",
         examples=["2021-05-04"],
     ),
     BeforeValidator(iso_day),
@@ -150,9 +150,9 @@ DEFAULT_PAPERS = 10
 
 
 def count(value: object) -> int:
-    """Refuse what pydantic would take for a whole number: true, and "3". Raises ValueError."""
+    """Refuse values that pydantic would convert to an integer: true and "3". Raises ValueError."""
     if isinstance(value, float) and value.is_integer():
-        return int(value)  # 5.0 is an integer of JSON Schema
+        return int(value)  # in JSON Schema 5.0 is an integer
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError("must be a whole number")
     return value
@@ -160,7 +160,7 @@ def count(value: object) -> int:
 
 Papers = Annotated[
     int,
-    Field(ge=1, le=PAPERS, description="papers to list"),
+    Field(ge=1, le=PAPERS, description="number of papers"),
     BeforeValidator(count),
     Optional(DEFAULT_PAPERS),
 ]
@@ -182,17 +182,17 @@ Translation = Annotated[
     Field(max_length=CHARACTERS, description="an English translation of the post, if any"),
     Optional(""),
 ]
-Id = Annotated[str, Field(max_length=1_000, description="comes back with the answer"), Optional("")]
+Id = Annotated[str, Field(max_length=1_000, description="returned with the answer"), Optional("")]
 
 
 class Strict(BaseModel):
-    """Refuse keys that are not known."""
+    """Model that refuses unknown keys."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Question(Strict):
-    """Define the request for the papers that a post may mean."""
+    """Request for the papers that a post may mean."""
 
     post: Text
     lang: Lang = AUTO
@@ -229,7 +229,7 @@ class PostIn(Strict):
 
 
 class Batch(Strict):
-    """Define the request for the papers of several posts."""
+    """Request for the papers of several posts."""
 
     posts: Annotated[list[PostIn], Field(min_length=1, max_length=POSTS)]
     k: Papers = DEFAULT_PAPERS
@@ -247,30 +247,28 @@ class Batch(Strict):
 
 
 Searched = Annotated[
-    str, Field(description="translation that was searched; empty: the post itself was")
+    str, Field(description="translation used as the query; empty: the post itself")
 ]
 Indexes = Annotated[
-    list[str], Field(description="names of the indexes that were asked, if these are several")
+    list[str], Field(description="names of the searched indexes, if there are several")
 ]
-Lost = Annotated[
-    list[str], Field(description="names of those that could not be read: the others answered")
-]
+Lost = Annotated[list[str], Field(description="names of indexes that could not be read")]
 Untranslated = Annotated[
-    bool, Field(description="the translator failed: the post was searched as it is")
+    bool, Field(description="the translator failed; the original post was the query")
 ]
 
 
 class PaperFound(BaseModel):
-    """Describe a paper that a post may mean."""
+    """Paper that a post may mean."""
 
     rank: int
     id: str
     title: str
     score: Annotated[
-        float | None, Field(description="of the last stage; null: the answer was not judged")
+        float | None, Field(description="of the last stage; null if the answer was not judged")
     ]
     abstained: Annotated[
-        bool | None, Field(description="the answer is: none of these; null: not judged")
+        bool | None, Field(description="whether it is probably none of these; null: not judged")
     ]
     present: Annotated[
         float | None,
@@ -285,7 +283,7 @@ class PaperFound(BaseModel):
     parts: Annotated[dict[str, float], Field(description="scores of every stage that ranks it")]
     sentence: Annotated[str, Field(description="finding of the abstract, nearest to the post")]
     post_sentence: Annotated[
-        str, Field(description="of the post, nearest to that; empty: the post has only one")
+        str, Field(description="of the post, nearest to it; empty if the post has only one")
     ]
     reasoning: Annotated[str, Field(description="a verifier's")]
     verdict: Annotated[Verdict, Field(description="whether the post's paper is among these")]
@@ -298,14 +296,14 @@ class PaperFound(BaseModel):
     ]
     index: Annotated[
         dict[str, Any] | None,
-        Field(description="version, model hash and settings: to ask it again; of several its name"),
+        Field(description="version, model hash, settings, and name if there are several indexes"),
     ]
     searched: Searched
     untranslated: Untranslated
 
 
 class AnswerOut(BaseModel):
-    """Papers that a post may mean, best first, also if the answer is none of these."""
+    """Papers that a post may mean, best first, even if it is probably none of these."""
 
     post: Annotated[str, Field(description="id of the post")]
     lang: str
@@ -315,7 +313,7 @@ class AnswerOut(BaseModel):
     verdict: Verdict
     headline: Annotated[str, Field(description="the verdict in a sentence")]
     next: Annotated[str, Field(description="what to do next, in a sentence")]
-    notes: Annotated[list[str], Field(description="how far it can be trusted, and why less")]
+    notes: Annotated[list[str], Field(description="how far to trust it, and reasons for less")]
     searched: Searched
     untranslated: Untranslated
     indexes: Indexes
@@ -324,7 +322,7 @@ class AnswerOut(BaseModel):
 
     @classmethod
     def of(cls, answer: Answer, words: Words) -> AnswerOut:
-        """Describe an answer; `headline`, `next` and `notes` are in a person's language."""
+        """Make the API's answer; `headline`, `next` and `notes` are in a person's language."""
         papers: list[Any] = json_rows(answer)
         return cls(
             post=answer.post.id,
@@ -345,35 +343,33 @@ class AnswerOut(BaseModel):
 
 
 class AnswersOut(BaseModel):
-    """Answer for each post, in order."""
+    """Answers to the posts, in order."""
 
     answers: list[AnswerOut]
 
 
 class Health(BaseModel):
-    """Define the answer of a server that is up."""
+    """Answer of a running server."""
 
     status: str
     version: str
     waiting: Annotated[int, Field(description="posts that wait or are searched")]
-    places: Annotated[int, Field(description="how many may")]
+    places: Annotated[int, Field(description="maximal number of waiting or searched posts")]
     lost: Lost
-    untranslated: Annotated[
-        int, Field(description="posts so far that the translator failed for; searched as they are")
-    ]
+    untranslated: Annotated[int, Field(description="posts so far that the translator failed for")]
     unencoded: Annotated[
-        int, Field(description="posts so far whose papers could not be encoded; ranked by words")
+        int, Field(description="posts so far ranked only by words: encoding of the papers failed")
     ]
 
 
 class Problem(BaseModel):
-    """Define the answer in place of a result: the reason."""
+    """Error response with its reason."""
 
     error: str
-    field: Annotated[str | None, Field(description="the part of the request that is wrong")] = None
+    field: Annotated[str | None, Field(description="the wrong part of the request")] = None
 
 
-# What pydantic says of a value in its own words, by the error's type or, of a pattern, the field.
+# Our messages by pydantic's error type or, for patterns, by the field.
 _REASONS = {
     "date": "must be a day such as 2021-05-04, 2021-05 or 2021",
     "post": "must not be empty",
@@ -396,7 +392,7 @@ _REASONS = {
 
 
 def first_problem(errors: Sequence[Any]) -> tuple[str, str]:
-    """Name the field of pydantic's first error, and say in plain words why it is refused."""
+    """Return the field of pydantic's first error, and the reason in plain words."""
     first = errors[0]
     path = [str(part) for part in first["loc"]]
     if path[:1] == ["body"] and len(path) > 1:

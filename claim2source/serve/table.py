@@ -1,4 +1,4 @@
-"""Answer the posts of a table that is dropped onto the page, a line of JSON for each."""
+"""Answer the posts of a table dropped onto the page, with a line of JSON for each."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from claim2source.serve.links import answer_link
 from claim2source.serve.schemas import CHARACTERS, Question, first_problem
 from claim2source.serve.words import ENGLISH, Words, api_words
 
-# Bytes of a workbook when it is unpacked: a small file may hold more than the memory.
+# Most bytes of an unpacked workbook: a small file may unpack to more than the memory.
 MOST_UNPACKED = 16 * 2**20
-# Posts of a table; `find --input` takes any number.
+# Most posts of a table; `find --input` accepts any number.
 MOST = 5_000
-# How often a post is asked again while the server is busy.
+# Retries of a post while the server is busy.
 TRIES = 20
 LEFT_OUT = "Left out"
 FILTERS = ("lang", "date", "venue", "paper_lang")
@@ -55,7 +55,7 @@ class PostTable:
         app.add_api_route("/table", self.answer, methods=["POST"], include_in_schema=False)
 
     async def answer(self, request: Request) -> Response:
-        """Answer the posts of a table, whose file is the body. Raises `NoAnswer` 422."""
+        """Answer the posts of a table; the body is its file. Raises `NoAnswer` 422."""
         words = api_words(request.headers)
         given = {name: request.query_params.get(name, "") for name in FILTERS}
         try:
@@ -102,7 +102,7 @@ class PostTable:
     async def _ask(
         self, record: PostRecord, lang: str, fetch: bool, where: Where
     ) -> Answer | NoAnswer:
-        """Answer a post; return why it has none, at a busy server after some tries."""
+        """Answer a post, with retries while the server is busy; return the reason if that fails."""
         post = record.post
         if post is None:
             return NoAnswer(422, record.left_out)
@@ -122,7 +122,7 @@ class PostTable:
 
 
 def read_table(name: str, content: bytes, words: Words) -> tuple[list[PostRecord], str]:
-    """Read a table's rows, and a note on those that are left out. Raises `NoAnswer` 422."""
+    """Read a table's rows, and a note on omitted ones. Raises `NoAnswer` 422."""
     shown = printable_line(name)[:100] or "table"
     kind = Path(name).suffix.lower()
     if kind not in KINDS:
@@ -153,9 +153,9 @@ def read_table(name: str, content: bytes, words: Words) -> tuple[list[PostRecord
 
 @dataclass(frozen=True)
 class RowWriter:
-    """Write the rows of a table for the page, each with that of the file to download.
+    """Write the rows of a table for the page, each with its row in the file to download.
 
-    The file has the columns that `find --input` writes, with the best paper of each post.
+    The file has the columns of `find --input`, with the best paper of each post.
     """
 
     columns: Sequence[str]
@@ -165,7 +165,7 @@ class RowWriter:
 
     @property
     def _separator(self) -> str:
-        """Return what separates columns where a spreadsheet is used in the language."""
+        """Return the column separator of spreadsheets in the page's language."""
         return "," if self.words.lang == ENGLISH else ";"
 
     def header(self) -> str:
@@ -191,7 +191,7 @@ class RowWriter:
         return shown
 
     def _link(self, record: PostRecord) -> str:
-        """Return the address of the whole answer to a post."""
+        """Return the URL of the full answer to a post."""
         post = record.post
         assert post is not None
         lang = post.lang or self.question.lang

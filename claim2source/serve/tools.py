@@ -1,4 +1,4 @@
-"""Serve tools to agents: with short descriptions, and refusals of one line."""
+"""Serve tools to agents, with short descriptions and one-line refusals."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pydantic import ValidationError
 from claim2source.core.terminal import printable_line, shortened
 from claim2source.serve.schemas import first_problem
 
-# What an agent need not read: the server checks values, and says what is wrong with one.
+# Keys that an agent need not read: the server checks values and reports errors.
 _UNSAID = ("title", "pattern", "examples", "minLength", "$defs", "anyOf")
 # Longer lists of values are described in words.
 _VALUES = 8
-# Letters of a refusal.
+# Most characters of a refusal.
 _LINE = 300
 
 
 class ToolServer(MCPServer):
-    """Serve tools; wrong arguments are refused in one line, as the API refuses them."""
+    """Serve tools; wrong arguments are refused in one line, as in the API."""
 
     async def list_tools(self) -> list[Tool]:
-        """List the tools, with short schemas: an agent reads them before every question."""
+        """List the tools with short schemas, because an agent reads them before every question."""
         tools = []
         for tool in await super().list_tools():
             schemas: dict[str, Any] = {"input_schema": arguments_schema(tool.input_schema)}
@@ -54,7 +54,7 @@ class ToolServer(MCPServer):
             if isinstance(cause, ValidationError):
                 field, reason = first_problem(cause.errors(include_url=False))
                 raise _refusal(f"{field}: {reason}") from None
-            # The tool's own words, without the name of the tool in front.
+            # The tool's own message, without the name of the tool in front.
             raise _refusal(str(cause if isinstance(cause, ToolError) else error)) from None
 
 
@@ -65,7 +65,7 @@ def _refusal(line: str) -> ToolError:
 def arguments_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Shorten the schema of a tool's arguments: each by its type, bounds and description.
 
-    That null and "" are taken for an absent argument is left out.
+    The alternatives null and "", which mean an absent argument, are omitted.
     """
     required = schema.get("required", [])
     properties: dict[str, Any] = {}

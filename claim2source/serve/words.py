@@ -1,8 +1,8 @@
 """Write the texts of the page and the API in English, German or French.
 
-The English text is the key of its translation, as with gettext: `page/words/de.json` and
-`page/words/fr.json` hold them. A text with `{fields}` is a template, which also translates a
-finished message of another package, such as the reason of an error. What has no translation stays
+The English text is the key of its translation, as with gettext, in `page/words/de.json` and
+`page/words/fr.json`. A text with `{fields}` is a template, which also translates a finished
+message of another package, such as the reason of an error. Texts without a translation stay
 English.
 """
 
@@ -25,12 +25,12 @@ FOLDER = Path(__file__).parent / "page" / "words"
 ENGLISH = "en"
 # Languages of the page, each by its own name.
 LANGUAGES = {ENGLISH: "English", "de": "Deutsch", "fr": "Français"}
-# The parameter of an address that chooses the page's language, and the cookie that keeps it.
+# The URL parameter that chooses the page's language, and the cookie that stores it.
 PARAMETER, COOKIE = "ui", "claim2source_ui"
 # Signs between groups of thousands, and of decimals.
 _SIGNS = {ENGLISH: (",", "."), "de": (".", ","), "fr": ("\u202f", ",")}
 _FIELD = re.compile(r"\{(\w+)\}")
-# A longer message is nobody's sentence.
+# Longer messages have no template.
 _LONGEST = 2_000
 
 
@@ -49,7 +49,7 @@ class Words:
 
     @cached_property
     def texts(self) -> Mapping[str, str]:
-        """Translations by English text; none of English."""
+        """Translations by English text; empty for English."""
         if self.lang == ENGLISH:
             return {}
         texts: dict[str, str] = json.loads((FOLDER / f"{self.lang}.json").read_text("utf-8"))
@@ -57,7 +57,7 @@ class Words:
 
     @cached_property
     def _templates(self) -> list[tuple[re.Pattern[str], str]]:
-        """Patterns of the texts that have fields, the most specific first."""
+        """Patterns of the texts with fields, the most specific first."""
         templates = []
         for text in sorted(self.texts, key=len, reverse=True):
             if _FIELD.search(text):
@@ -65,7 +65,7 @@ class Words:
         return templates
 
     def message(self, text: str) -> str:
-        """Translate a finished English message; return it as it is if no template fits."""
+        """Translate a finished English message; return it unchanged if no template matches."""
         if text in self.texts:
             return self.texts[text]
         if self.lang == ENGLISH or len(text) > _LONGEST:
@@ -80,23 +80,23 @@ class Words:
         return text
 
     def number(self, number: int) -> str:
-        """Write a whole number with groups of thousands."""
+        """Format an integer with groups of thousands."""
         thousands, _ = _SIGNS[self.lang]
         return f"{number:,}".replace(",", thousands)
 
     def percent(self, share: float) -> str:
-        """Write a share of 1 in percent."""
+        """Format a share of 1 in percent."""
         return f"{share:.0%}".replace("%", "\u00a0%")
 
 
 @lru_cache(maxsize=len(LANGUAGES))
 def words_in(lang: str) -> Words:
-    """Return the texts in a language, read once."""
+    """Return the texts in a language, which are read once."""
     return Words(lang)
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    """Make the pattern of a template's messages: a field is any text."""
+    """Make the pattern of a template's messages, in which a field is any text."""
     parts = []
     last = 0
     for match in _FIELD.finditer(text):
@@ -107,7 +107,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def accepted_language(header: str) -> str:
-    """Choose the language that an Accept-Language header likes best; English if it names none."""
+    """Return the language that an Accept-Language header prefers; English by default."""
     best, most = ENGLISH, 0.0
     for part in header[:_LONGEST].split(","):
         tag, _, parameters = part.partition(";")
@@ -126,15 +126,15 @@ def _weight(parameters: str) -> float:
 
 
 def api_words(headers: Headers) -> Words:
-    """Return the texts in the language that a program asks for."""
+    """Return the texts in the language that a program requests."""
     return words_in(accepted_language(headers.get("accept-language", "")))
 
 
 @dataclass(frozen=True)
 class Visit:
-    """How a page is asked for: its path, its parameters, and the language it is shown in.
+    """Request for a page: its path, its parameters, and the language to show.
 
-    `is_chosen` tells that the address chooses the language.
+    `is_chosen`: whether the URL sets the language.
     """
 
     path: str
@@ -144,7 +144,7 @@ class Visit:
 
     @classmethod
     def to(cls, scope: Scope) -> Visit:
-        """Choose the language: by the address, else by the cookie, else by the browser."""
+        """Choose the language by the URL, else by the cookie, else by the browser."""
         headers = Headers(scope=scope)
         query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=None)
         chosen = query.get(PARAMETER, [""])[0]

@@ -1,6 +1,6 @@
-"""Re-rank, verify or judge a search's results: each stage is one dataclass that a YAML names."""
+"""Re-rank, verify or judge the results of a search; each stage is a dataclass named in YAML."""
 
-# A stage is the class of its name in the module of its name, but for those that share a module.
+# A stage's class is in the module of its name, except for those that share a module.
 SHARED = {
     "cosine": "max_sim",
     **dict.fromkeys(("attribution", "entities", "relevance"), "facts"),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
     from sentence_transformers import CrossEncoder as Model
 
-# Counted up when the same settings would give other scores.
+# Increased if the same settings give other scores.
 _FORMAT = 1
 
 
@@ -28,7 +28,7 @@ class CrossEncoder(LocalReranker):
     """Re-rank with a cross-encoder's raw logits.
 
     Args:
-        instruction: prompt of a model that takes one; none: as its files say.
+        instruction: prompt of a model that uses one; none: the prompt in its files.
     """
 
     model: str = "cross-encoder/ms-marco-MiniLM-L6-v2"
@@ -37,7 +37,7 @@ class CrossEncoder(LocalReranker):
 
     @cached_property
     def prompt_settings(self) -> tuple[int | None, str | None]:
-        """Return the length of a pair and the instruction; a checkpoint says both."""
+        """Return the length of a pair and the instruction; a checkpoint determines both."""
         if self.trained is None:
             return self.max_length, self.instruction
         own = self.trained[1].reranker
@@ -81,8 +81,8 @@ class CrossEncoder(LocalReranker):
         return self.network(dict(features))["scores"].float()
 
     def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
-        """Score pairs in batches of like length, cut to the padded tokens that the device takes."""
-        # The longest first within a chunk, and chunks of like texts: little padding.
+        """Score pairs in batches of similar length, limited to the device's padded tokens."""
+        # The longest first within a chunk, and chunks of similar texts: little padding.
         lengths = [len(pair.claim) + len(pair.source) for pair in pairs]
         order = sorted(range(len(pairs)), key=lambda row: -lengths[row])
         for start in range(0, len(order), CHUNK):
@@ -116,7 +116,7 @@ class CrossEncoder(LocalReranker):
                     part = part.to(model.device)
                 batch[key] = part
             scores = self.logits(batch)
-            if scores.shape[-1:] == (2,):  # of irrelevant and relevant: log-odds
+            if scores.shape[-1:] == (2,):  # logits of irrelevant and relevant: log-odds
                 scores = scores[:, 1] - scores[:, 0]
             return scores.reshape(len(rows)).cpu().numpy()
 
@@ -134,7 +134,7 @@ def _feature_rows(
     columns: slice,
     padded: int,
 ) -> Any:
-    """Take rows of a padded feature, without the padding that none of them needs."""
+    """Return rows of a padded feature without padding that no row needs."""
     import torch
 
     if not isinstance(value, torch.Tensor):

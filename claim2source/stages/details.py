@@ -1,8 +1,8 @@
-"""Re-rank by details that tell near siblings apart: quantities, places and populations.
+"""Re-rank by details that distinguish similar papers: quantities, places and populations.
 
-A paper is lifted for each detail of the post that it shares, the more the fewer of the post's
-candidates share it. The weights were chosen on training posts of six data sets; docs/log.md has
-the figures, and what did not help.
+A paper's score increases with each detail that it shares with the post, by more if fewer of the
+post's candidates share it. The weights were chosen on training posts of six data sets; docs/log.md
+has the figures, and what did not help.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from claim2source.text.subjects import Subjects, subjects
 
 # Weights of the details that a source shares with a claim, in ranges of the list's scores.
 _QUANTITY, _PLACE, _POPULATION = 0.2, 0.15, 0.1
-# Sources that are read of each claim's list.
+# Sources of each claim's list that are compared.
 DEPTH = 30
-# Scores count in units of the range of a list this deep.
+# Weights are in units of the score range of a list this deep.
 _RANGE_DEPTH = 100
-# Smaller values of posts are not roundings of what papers have, but for multiples.
+# Smaller values in posts are not rounded values of papers, except for multiples.
 _SMALLEST_ROUNDED, _SMALLEST_MULTIPLE = 10, 1.5
-# Ratios that posts may turn into changes in per cent, and those that they may turn around.
+# Ratios that posts may write as changes in per cent, and those that they may invert.
 _LARGEST_CHANGE, _SMALLEST_INVERSE = 2, 0.1
-# Languages in which words of a post are read; of another one its translation is read, too.
+# Languages with word lists; for other languages the post's translation is also used.
 _READ = ("en", "de", "fr")
-# Texts whose details are held.
+# Texts whose details are cached.
 _MOST_TEXTS = 4_096
-# Counted up when the same texts give other details.
+# Increased if the same texts give other details.
 _FORMAT = 1
 
 
 class TextDetails(NamedTuple):
-    """Quantities, places and populations of a text; a year is not a quantity here."""
+    """Quantities, places and populations of a text; a year is not a quantity."""
 
     quantities: frozenset[Quantity]
     places: frozenset[str]
@@ -49,13 +49,12 @@ class TextDetails(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Details(Settings):
-    """Lift sources that share a claim's quantities, places and populations.
+    """Raise the scores of sources that share a claim's quantities, places and populations.
 
-    A claim without any of these keeps its ranking.
+    A claim without such details keeps its ranking.
 
     Args:
-        depth: how many of the first sources are read, up to 2,000; what is beyond keeps its place
-            below them.
+        depth: number of first sources to compare, up to 2,000; the others keep their order below.
     """
 
     depth: Annotated[int, Between(1, DEEPEST)] = DEPTH
@@ -73,7 +72,7 @@ def rank_by_details(
     run: Run,
     depth: int = DEPTH,
 ) -> Run:
-    """Re-rank the first `depth` sources of every claim; those that are not in `sources` stay."""
+    """Re-rank the first `depth` sources of every claim; ones not in `sources` keep their rank."""
     ranked: dict[str, list[tuple[str, float]]] = {}
     for claim in claims:
         before = run.scored(claim.id)
@@ -90,7 +89,7 @@ def rank_by_details(
 
 
 def read_claim(claim: Claim) -> TextDetails:
-    """Read a claim's details, those of its translation too if its language is not read."""
+    """Extract a claim's details, also from its translation if its language has no word lists."""
     details = _read_details(claim.text, claim.lang)
     if not claim.translation or claim.lang in _READ:
         return details
@@ -109,7 +108,7 @@ def _read_details(text: str, language: str) -> TextDetails:
 
 
 def score_details(own: TextDetails, sources: Sequence[Source | None]) -> np.ndarray:
-    """Score a claim's candidates by the details that they share with it, [sources] float64."""
+    """Score a claim's candidates by the details that they share with it, [sources]."""
     scores = np.zeros(len(sources))
     texts = ["" if source is None else f"{source.title}. {source.abstract}" for source in sources]
     if own.quantities:
@@ -128,9 +127,9 @@ def _shared(
     details: frozenset[Quantity] | frozenset[str],
     papers: Sequence[frozenset[Quantity] | frozenset[str]],
 ) -> np.ndarray:
-    """Sum the rarity of the details that each paper has, [papers].
+    """Sum the rarity of each paper's details, [papers].
 
-    One that all papers have counts 0; one that a single paper of many has almost 1.
+    A detail of all papers counts 0; a detail of a single one of many papers counts almost 1.
     """
     total = np.zeros(len(papers))
     most = len(papers) + 1
@@ -147,7 +146,7 @@ def _source_subjects(text: str) -> Subjects:
 
 @lru_cache(maxsize=_MOST_TEXTS)
 def _source_quantities(text: str) -> frozenset[Quantity]:
-    """Read a source's quantities, and what posts may write in their place."""
+    """Extract a source's quantities and the forms in which posts may write them."""
     found: set[Quantity] = set()
     for quantity in quantities(text):
         found.update(_ways_to_write(*quantity))
@@ -157,7 +156,7 @@ def _source_quantities(text: str) -> frozenset[Quantity]:
 def _ways_to_write(value: float, kind: Kind) -> Iterator[Quantity]:
     """Yield a quantity itself, rounded, and a ratio as a change: 0.63 as 37 %, 0.27 as 3.7 times.
 
-    Only what a paper has is rounded: "37 %" of a post may be 36.8 %, but not the other way round.
+    Only a paper's values are rounded: "37 %" in a post may mean 36.8 %, but not the reverse.
     """
     yield Quantity(value, kind)
     is_ratio = kind == "times"

@@ -33,7 +33,7 @@ from claim2source.text.prompts import Prompt, read_prompt
 from claim2source.text.views import ClaimForm, SourceForm, render_claim, render_source
 
 Fusion = Literal["q", "n", "q+n", "q*n", "q*(1+n)", "a*q+(1-a)*n"]
-# Of q, n and a: the companion paper's six.
+# Fusions of q, n and a: the companion paper's six.
 FUSIONS: Mapping[Fusion, Callable[[np.ndarray, np.ndarray, float], np.ndarray]] = {
     "q": lambda q, n, a: q,
     "n": lambda q, n, a: n,
@@ -68,9 +68,9 @@ class LLMScores(LLMStage, ABC):
     """Rank the first sources of every claim by a language model's answers.
 
     Args:
-        depth: how many of the first sources it sees; what is beyond keeps its place below them.
-        sources: how sources are written: `metadata` with authors and venue, `title_abstract`
-            without, or another of `rendering.sources`.
+        depth: number of first sources to judge; the others keep their order below.
+        sources: form of the sources: `metadata` with authors and venue, `title_abstract` without,
+            or another of `rendering.sources`.
     """
 
     depth: Annotated[int, Between(1, DEEPEST)] = 10
@@ -78,7 +78,7 @@ class LLMScores(LLMStage, ABC):
 
     @abstractmethod
     def fill(self, lists: Sequence[ListScores], answered: list[Answer]) -> None:
-        """Set every list's scores [its sources]; NaN leaves a source its rank.
+        """Set the scores [sources] of every list; a source with NaN keeps its rank.
 
         All answers of the language model are added to `answered`.
         """
@@ -89,7 +89,7 @@ class LLMScores(LLMStage, ABC):
         sources: Sequence[Source],
         run: Run,
     ) -> Result:
-        """Re-rank the first `depth` sources of every claim; failed ones keep their order."""
+        """Re-rank the first `depth` sources of every claim; failed claims keep their order."""
         by_id = {source.id: source for source in sources}
         lists: list[ListScores] = []
         for claim in claims:
@@ -122,11 +122,11 @@ class LLMScores(LLMStage, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class VersionedScores(LLMScores):
-    """Ask several times; rank sources by the mean of the answers.
+    """Request several versions of each answer; rank sources by their mean.
 
     Args:
-        versions: how often it is asked; `evaluate` scores each, with mean and SD.
-        version: rank by this version alone, from 1.
+        versions: number of versions; `evaluate` scores each, with mean and SD.
+        version: rank only by this version, from 1.
     """
 
     versions: Annotated[int, Between(1, MOST_VERSIONS)] = 1
@@ -139,13 +139,13 @@ class VersionedScores(LLMScores):
 
     @property
     def samples(self) -> range:
-        """Number the versions that are asked for, from 0."""
+        """Return the numbers of the versions to request, from 0."""
         if self.version is None:
             return range(self.versions)
         return range(self.version - 1, self.version)
 
     def each_version(self) -> Iterator[Self]:
-        """Yield the stages that rank by one version alone; none if there is one only."""
+        """Yield a stage for each version alone; nothing if there is only one."""
         if self.versions == 1:
             return
         for version in range(1, self.versions + 1):
@@ -157,14 +157,14 @@ class Attribution(VersionedScores):
     """Re-rank by the share of the post's atomic facts that a source supports.
 
     Args:
-        extractor: the language model that takes posts apart; none: `llm`, which judges, at
-            temperature 0.1.
-        claims: the claim form that is taken apart.
-        fusion: how q, the sigmoid of the stage before's raw logit (a yes/no re-ranker's P(yes)),
-            and the support rate n are fused: `q`, `n`, `q+n`, `q*n`, `q*(1+n)` or `a*q+(1-a)*n`.
-        alpha: the last one's a.
+        extractor: the language model that extracts facts from posts; none: `llm`, which also
+            judges, at temperature 0.1.
+        claims: the claim form that facts are extracted from.
+        fusion: fusion of q, the sigmoid of the previous stage's raw logit (a yes/no re-ranker's
+            P(yes)), and the support rate n: `q`, `n`, `q+n`, `q*n`, `q*(1+n)` or `a*q+(1-a)*n`.
+        alpha: the weight a of the last fusion.
         facts_prompt: a prompt's name or YAML file with the variable post.
-        support_prompt: the same with count, facts and paper.
+        support_prompt: a prompt's name or YAML file with the variables count, facts and paper.
     """
 
     extractor: LLMConfig | None = None
@@ -186,7 +186,7 @@ class Attribution(VersionedScores):
         return self.extractor or replace(self.llm, temperature=_TEMPERATURE)
 
     def fill(self, lists: Sequence[ListScores], answered: list[Answer]) -> None:
-        """Judge every fact of every version by every source; fuse the shares of supported facts."""
+        """Check every fact of every version against every source; fuse the support rates."""
         facts = self._split_posts(lists, answered)
         rates = _empty_records(lists)
         tasks = self._support_tasks(lists, facts, rates)
@@ -201,7 +201,7 @@ class Attribution(VersionedScores):
             n = means(own)
             q = sigmoid(first_scores(entry.before, len(n)))
             fused = fuse(q, n, self.alpha)
-            # What could not be judged keeps its rank, by whatever fusion.
+            # A source that could not be judged keeps its rank, whatever the fusion.
             entry.scores = np.where(np.isnan(n), np.nan, fused)
             entry.note = "no facts"
             if versions:
@@ -213,7 +213,7 @@ class Attribution(VersionedScores):
         facts: Sequence[Sequence[Sequence[str]]],
         rates: Sequence[Sequence[list[float]]],
     ) -> list[Task[list[float]]]:
-        """Ask of every version's facts which of them each source supports."""
+        """Yield the requests that check each version's facts against each source."""
         prompt = read_prompt(self.support_prompt)
         tasks: list[Task[list[float]]] = []
         for entry, versions, own in zip(lists, facts, rates, strict=True):
@@ -234,7 +234,7 @@ class Attribution(VersionedScores):
         lists: Sequence[ListScores],
         answered: list[Answer],
     ) -> list[list[list[str]]]:
-        """Take every post apart, once a version; a reply without facts leaves the post itself."""
+        """Extract the facts of every post, once per version; the post itself if there are none."""
         prompt = read_prompt(self.facts_prompt)
         tasks: list[Task[tuple[int, str]]] = []
         for number, entry in enumerate(lists):
@@ -266,7 +266,7 @@ class Entities(VersionedScores):
     """Re-rank by the number of the post's entities that a source has.
 
     Args:
-        chunk: sources of one request; none: all.
+        chunk: sources per request; none: all.
         prompt: a prompt's name or YAML file with the variables count, post, translation and
             documents.
     """
@@ -322,9 +322,9 @@ class Entities(VersionedScores):
 
 @dataclass(frozen=True, kw_only=True)
 class Relevance(LLMScores, RewritingStage):
-    """Re-rank by the score before and a language model's score of relevance.
+    """Re-rank by the previous score plus a language model's relevance score.
 
-    Each source is rewritten k times, so that one wording has less weight; the mean counts.
+    The score is the mean over `rewrites` versions of each source, so that the wording matters less.
 
     Args:
         prompt: a prompt's name or YAML file with the variables rumor and tweet.
@@ -334,7 +334,7 @@ class Relevance(LLMScores, RewritingStage):
     prompt: str = "rumor_relevance"
 
     def fill(self, lists: Sequence[ListScores], answered: list[Answer]) -> None:
-        """Score every version of every source; one without any good score keeps its rank."""
+        """Score every version of every source; a source without a valid score keeps its rank."""
         all_texts: list[str] = []
         for entry in lists:
             all_texts += entry.texts
@@ -394,7 +394,7 @@ def _entities_schema(count: int) -> dict[str, object]:
 
 
 def numbered(texts: Sequence[str]) -> str:
-    """Number texts from 1, each on one line: none can pass for the next one's number."""
+    """Number texts from 1, each on one line, so that no text can imitate a number."""
     lines = []
     for number, text in enumerate(texts, 1):
         flat = " ".join(text.split())
@@ -403,7 +403,7 @@ def numbered(texts: Sequence[str]) -> str:
 
 
 def score_schema(low: int, high: int) -> dict[str, object]:
-    """Return the JSON schema of a reply that is a number between two others."""
+    """Return the JSON schema of a reply that is a number in a range."""
     return object_schema(score={"type": "number", "minimum": low, "maximum": high})
 
 
@@ -412,7 +412,7 @@ def score_reply(answer: Answer) -> float:
 
 
 def means(values: Sequence[Sequence[float]]) -> np.ndarray:
-    """Average each source's values; NaN for a source without any."""
+    """Average each source's values; NaN for a source without values."""
     averages = np.full(len(values), np.nan)
     for row, own in enumerate(values):
         if own:
@@ -428,9 +428,9 @@ def sigmoid(logits: Sequence[float] | np.ndarray) -> np.ndarray:
 
 
 def matched(data: Mapping[str, object], count: int) -> np.ndarray:
-    """Count the post's distinct entities in each of `count` sources, letter case aside.
+    """Count the post's distinct entities in each of `count` sources, ignoring case.
 
-    An entity of a source that is not in the post does not count.
+    A source's entity counts only if the post has it.
     """
     query_entities = _text_set(data.get("query_entities"))
     shared: list[set[str]] = [set() for _ in range(count)]

@@ -1,8 +1,8 @@
-"""Re-rank over HTTP: vLLM's score, the rerank API that Jina, Cohere, vLLM and llama.cpp share, and
+"""Re-rank over HTTP: vLLM's score, the rerank API of Jina, Cohere, vLLM and llama.cpp, and
 llama.cpp's log-odds of yes.
 
-Results are placed by their `index`, and one document that is too long fails neither its request
-nor itself: it is halved until the server takes it.
+Results are matched by their `index`. A document that is too long is halved until the server
+accepts it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from claim2source.text.control import escape_control_tokens
 log = logging.getLogger(__name__)
 
 Dialect = Literal["vllm_score", "rerank", "jina", "llama_yes_no"]
-# Counted up when the same settings would give other scores.
+# Increased if the same settings give other scores.
 _FORMAT = 2
-# By dialect: the path, the field of the results, that of a score.
+# By dialect: the path, the field of the results, the field of a score.
 _SHAPES: Mapping[Dialect, tuple[str, str, str]] = {
     "vllm_score": ("/score", "data", "score"),
     "rerank": ("/v1/rerank", "results", "relevance_score"),
@@ -43,35 +43,35 @@ _TOO_LONG = re.compile(r"token|length|too (long|large)|exceed|batch size", re.IG
 _REFUSALS = (400, 422)
 # A document is not halved below so many characters.
 _SHORTEST = 16
-# Added to both answers' logits: no other token is sampled, and their difference stays.
+# Added to both answers' logits: no other token is sampled, and their difference is unchanged.
 _BIAS = 100.0
 _SMALLEST = float(np.finfo(np.float32).tiny)
-# Requests whose scores are handed on together.
+# Requests whose scores are returned together.
 _WAVE = 64
 _LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Http(Reranker):
-    """Re-rank by the scores of a server, as it gives them; of vLLM raw logits are asked for.
+    """Re-rank by a server's unchanged scores; vLLM is asked for raw logits.
 
-    llama.cpp's `/v1/rerank` judges by the words in its GGUF file, and gives a Qwen3-Reranker's
-    probability of yes; by `llama_yes_no` it reads our prompt, and gives the log-odds of `yes_no`.
+    llama.cpp's `/v1/rerank` uses the prompt in its GGUF file and returns a Qwen3-Reranker's
+    probability of yes. With `llama_yes_no` it uses our prompt and returns the log-odds of `yes_no`.
 
     Args:
         url: the server's address, without the path.
         dialect: `vllm_score`; `rerank`, `/v1/rerank` of vLLM and llama.cpp; `jina`, the same of
             Jina and other services; `llama_yes_no`, llama.cpp with a generative model.
-        model: the model's name at the server.
-        key_env: the environment variable of the key; servers of one's own need
-            none. Not the secret of another service (AWS_.., HF_..); sent over https and to this
+        model: the model's name on the server.
+        key_env: the environment variable with the key; local servers do not need one. The secret
+            of another service (AWS_.., HF_..) is refused; keys are sent over https and to this
             machine.
-        instruction: what models are told to judge by, but not in the dialect `jina`: `released`,
-            `detailed` (see `yes_no`), or a text of your own.
-        documents: of one request; jina-reranker-v3 reads at most 64 together.
-        concurrency: requests under way at once.
-        timeout: seconds until a request is given up and asked again.
-        retries: how often a request is asked again after 429, 5xx or a broken connection.
+        instruction: the model's instruction, not used in the dialect `jina`: `released`,
+            `detailed` (see `yes_no`), or your own text.
+        documents: documents per request; jina-reranker-v3 scores at most 64 together.
+        concurrency: maximal number of requests in flight.
+        timeout: seconds until a request is aborted and sent again.
+        retries: how often a request is sent again after 429, 5xx or a broken connection.
     """
 
     url: str = "http://localhost:8000"
@@ -109,16 +109,16 @@ class Http(Reranker):
             "dialect": self.dialect,
             "model": self.model,
             "instruction": INSTRUCTIONS.get(self.instruction, self.instruction),
-            # Some models read all documents of a request together.
+            # Some models score all documents of a request jointly.
             "documents": self.documents if self.dialect in ("rerank", "jina") else None,
         }
 
     def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
-        """Score pairs claim by claim, several requests at once; the first one alone.
+        """Score pairs claim by claim with concurrent requests, after a single first one.
 
         Raises `UserError` if the server cannot be reached, or refuses that first request.
         """
-        # The server writes texts into a prompt.
+        # The server inserts the texts into a prompt.
         pairs = [_escaped(pair) for pair in pairs]
         size = 1 if self.dialect == "llama_yes_no" else self.documents
         parts: list[list[int]] = []
@@ -143,7 +143,7 @@ def _escaped(pair: Pair) -> Pair:
 
 @dataclass
 class _Wave:
-    """Requests under way together, and the scores that have come."""
+    """Concurrent requests and the scores received so far."""
 
     settings: Http
     pairs: Sequence[Pair]
@@ -164,7 +164,7 @@ class _Wave:
         async with self.settings.server as self.server:
             await all_or_none(map(part, parts))
         if self.halved:
-            log.warning("%s: %d documents were cut for it", self.settings.label, self.halved)
+            log.warning("%s: %d documents were too long and cut", self.settings.label, self.halved)
 
     async def _score_texts(
         self,
@@ -179,7 +179,7 @@ class _Wave:
             replied = await self._ask(claim, texts, no_retry)
         except NoReply as error:
             url = self.settings.url
-            raise UserError(f"the re-ranker's server cannot be reached: {url}: {error}") from None
+            raise UserError(f"{url}: the re-ranker's server cannot be reached: {error}") from None
         except Refusal as error:
             is_too_long = _is_too_long(error)
             is_fatal = is_first and not is_too_long and not error.passes
@@ -189,11 +189,11 @@ class _Wave:
         else:
             return await self._with_missing(claim, texts, replied)
 
-        # What is refused for another reason than its texts is refused in parts as well.
+        # If the texts are not the reason of a refusal, their parts are refused as well.
         half = len(texts) // 2
         may_pass = is_too_long or refusal.passes or refusal.status in _REFUSALS
         if half and may_pass:
-            # Each half is requested once: the whole was requested several times.
+            # Each half is requested once, because the whole was requested several times.
             first = await self._score_texts(claim, texts[:half], no_retry=True)
             second = await self._score_texts(claim, texts[half:], no_retry=True)
             return [*first, *second]
@@ -210,7 +210,7 @@ class _Wave:
         texts: Sequence[str],
         replied: Sequence[float],
     ) -> list[float | str]:
-        """Ask alone for each text that a reply has no score of; a single one has failed."""
+        """Request a score for each text that the reply omitted; a single text has failed."""
         scores: list[float | str] = list(replied)
         for number, score in enumerate(replied):
             if math.isfinite(score):
@@ -243,7 +243,7 @@ class _Wave:
         else:
             body |= {"query": claim, "top_n": len(texts), "return_documents": False}
         if settings.dialect != "jina":
-            # Left out, vLLM takes an instruction for web search, and gives probabilities.
+            # By default vLLM uses an instruction for web search and returns probabilities.
             instruction = INSTRUCTIONS.get(settings.instruction, settings.instruction)
             body |= {"instruction": instruction, "use_activation": False}
         reply, content = await self.server.send(address + path, body, no_retry=no_retry)
@@ -253,8 +253,8 @@ class _Wave:
                 number = entry["index"]
                 value = entry[score_field]
                 if {type(number), type(value)} & {bool, str}:
-                    raise TypeError("no place or score")
-                # Larger ones are infinite as float32.
+                    raise TypeError("no index or score")
+                # Larger values are infinite as float32.
                 is_asked = 0 <= number < len(texts)
                 if is_asked and value is not None and abs(value) <= _LARGEST:
                     scores[number] = float(value)
@@ -264,12 +264,12 @@ class _Wave:
 
 
 def _yes_no_body(pair: Pair, instruction: str) -> dict[str, Any]:
-    """Ask llama.cpp for the probabilities of yes and no after a pair's prompt."""
+    """Request the probabilities of yes and no after a pair's prompt from llama.cpp."""
     return {
         "prompt": "".join(write_prompt(pair, instruction)),
         "n_predict": 1,
         "n_probs": 2,
-        # After sampling, of which nothing but the bias is left.
+        # Probabilities after sampling, where only the bias has an effect.
         "post_sampling_probs": True,
         "logit_bias": [["yes", _BIAS], ["no", _BIAS]],
         "samplers": ["temperature"],
@@ -278,7 +278,7 @@ def _yes_no_body(pair: Pair, instruction: str) -> dict[str, Any]:
 
 
 def _log_odds(reply: Any, content: bytes) -> float:
-    """Read the log-odds of yes; NaN if a probability is missing."""
+    """Return the log-odds of yes; NaN if a probability is missing."""
     try:
         probabilities: dict[str, float] = {}
         for token in reply["completion_probabilities"][0]["top_probs"]:
@@ -298,7 +298,7 @@ def _is_too_long(error: Refusal) -> bool:
 
 
 def _raw_scores(rows: Sequence[int], values: Sequence[float | str]) -> RawScores:
-    """Make scores of values of which some are errors."""
+    """Make scores from values, some of which are errors."""
     scores = np.full(len(rows), np.nan, np.float32)
     reasons: dict[int, str] = {}
     for place, value in enumerate(values):

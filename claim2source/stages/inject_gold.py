@@ -19,11 +19,11 @@ from claim2source.stages.pairs import DEEPEST, Ranking
 class InjectGold(Settings):
     """Replace the last candidates by golds that the first stage missed.
 
-    ADMA 2023 paper, section 4.2: "we add it back to the list". What is re-ranked after that is not
-    an honest figure: the re-ranker is handed what nothing has found.
+    ADMA 2023 paper, section 4.2: "we add it back to the list". Scores of later re-rankers are not
+    honest figures, because no retriever found these golds.
 
     Args:
-        depth: candidates that are re-ranked, up to 2,000; what a gold displaces follows them.
+        depth: number of candidates to re-rank, up to 2,000; displaced sources follow them.
     """
 
     depth: Annotated[int, Between(1, DEEPEST)] = 500
@@ -34,7 +34,7 @@ class InjectGold(Settings):
         sources: Sequence[Source],
         run: Run,
     ) -> Result:
-        """Put every claim's golds among its first `depth` sources; notes name those added."""
+        """Add every claim's golds to its first `depth` sources; notes name the added ones."""
         ranked: dict[str, Ranking] = {}
         notes: dict[str, str] = {}
         for claim in claims:
@@ -53,7 +53,7 @@ class InjectGold(Settings):
 
 
 def _falling_scores(scores: Collection[float], count: int) -> list[float]:
-    """Make the first `count` scores fall strictly; the lowest replaces those that are missing."""
+    """Make the first `count` scores strictly decreasing; the lowest fills in missing ones."""
     lowest = min(scores, default=0.0)
     padded = islice(chain(scores, repeat(lowest)), count)
     falling: list[float] = []

@@ -1,8 +1,8 @@
-"""Re-rank by a learned fusion: a few raw similarities, each with a weight that was fitted.
+"""Re-rank by a learned fusion: a few raw similarities, each with a fitted weight.
 
-The weights are fitted by `train/fusion.py`, which writes them to a JSON file. A score must mean the
-same in another pool, so nothing is normalised by claim or by list: cosines are taken as they are,
-BM25 in units of its pool's rarest term, and each view is divided by one number, the spread it had
+`train/fusion.py` fits the weights and writes them to a JSON file. A score must be comparable
+between pools, so nothing is normalised by claim or by list: cosines are used unchanged,
+BM25 in units of its pool's rarest term, and each view is divided by one constant, its spread
 among the candidates of a training claim.
 """
 
@@ -33,8 +33,8 @@ from claim2source.stages.similarities import Scorer, ViewConfig
 class LearnedView:
     """View of a learned fusion: its settings, its encoder's hash, its weight.
 
-    `encoder` is the hash of all that its vectors depend on ("" without an encoder); `scale` what
-    scores are divided by.
+    `encoder` is the hash of all that its vectors depend on ("" without an encoder); `scale` is the
+    divisor of scores.
     """
 
     name: str
@@ -45,18 +45,18 @@ class LearnedView:
 
     def __post_init__(self) -> None:
         if not self.scale > 0:
-            raise ValueError("scale must be above 0")
+            raise ValueError("scale must be greater than 0")
         if self.view.is_similarity and self.weight < 0:
             raise ValueError("the weight of a similarity must not be negative")
 
 
 @dataclass(frozen=True)
 class FittingData:
-    """Record a fusion's training data: claims with a gold among `depth` candidates, their papers.
+    """Training data of a fusion: claims with a gold among `depth` candidates, their papers.
 
-    `candidates` is the system whose first sources they are, `held_out` says of which claims the
-    scores of trained models were taken. `texts` are the hashes of the claims, in base64, as in
-    `trained_on.json`: nothing else of a system is chosen on these claims.
+    `candidates` is the system that returned them; `held_out` describes the claims on which trained
+    models were scored. `texts` are the hashes of the claims, in base64, as in
+    `trained_on.json`: no other setting of a system is chosen on these claims.
     """
 
     dataset: str
@@ -75,13 +75,13 @@ class FittingData:
 
     @property
     def trained_on(self) -> TrainedOn:
-        """Return the claims that the weights were fitted on; none if the file does not say."""
+        """Return the claims that the weights were fitted on; none if they are not recorded."""
         return TrainedOn.from_text(self.texts)
 
 
 @dataclass(frozen=True)
 class LearnedFusion:
-    """Fitted fusion of views, the sum of weight * score / scale; it is a small JSON file."""
+    """Fitted fusion of views, the sum of weight * score / scale, in a small JSON file."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -93,12 +93,12 @@ class LearnedFusion:
     def __post_init__(self) -> None:
         names = [view.name for view in self.views]
         if not 0 < len(set(names)) == len(names):
-            raise ValueError("views must have names, each another")
+            raise ValueError("views must have distinct names")
 
     def scores(self, columns: Sequence[np.ndarray]) -> np.ndarray:
         """Fuse the raw scores of one claim's candidates, an array [n] for each view, into [n].
 
-        A score that is not known counts as the mean of the claim's known ones.
+        An unknown score is replaced by the mean of the claim's known ones.
         """
         scaled: list[np.ndarray] = []
         for column, view in zip(columns, self.views, strict=True):
@@ -114,7 +114,7 @@ class LearnedFusion:
     def read(cls, path: Path) -> Self:
         """Read a written fusion. Raises `InputError` with the field that is wrong."""
         if not path.exists():
-            raise InputError(path, reason="no such file: train/fusion.py writes it")
+            raise InputError(path, reason="no such file; train/fusion.py writes it")
         return validated(cls, json.dumps(read_json(path)), path)
 
 
@@ -136,10 +136,9 @@ class Learned(WithRuntime):
 
     Args:
         file: the JSON file that `train/fusion.py` wrote.
-        depth: how many of the first sources are scored, up to 2,000; what is beyond keeps its place
-            below them.
-        models: view -> where its encoder is now, if not where the file says; another one than it
-            was fitted with is refused.
+        depth: number of first sources to score, up to 2,000; the others keep their order below.
+        models: view -> folder of its encoder, if it has moved since the fusion was fitted; another
+            encoder is refused.
     """
 
     file: str
@@ -159,7 +158,7 @@ class Learned(WithRuntime):
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """Describe the fitted fusion, and the pool of its statistics unless it is the given one."""
+        """Identify the fitted fusion, and the pool of its term statistics if it was set."""
         identity = asdict(self.fusion)
         del identity["fitted"]["texts"]  # no score depends on them
         if self.counts_terms:
@@ -171,13 +170,13 @@ class Learned(WithRuntime):
 
     @property
     def counts_terms(self) -> bool:
-        """Whether its scores depend on how rare terms are in the pool."""
+        """Whether its scores depend on term frequencies in the pool."""
         return any(view.view.score == "bm25" for view in self.fusion.views)
 
     def with_corpus_stats(self, pool: Sequence[Source]) -> Self:
-        """Return the same stage, which counts terms over this pool, whatever it is given.
+        """Return the same stage with the term statistics of this pool.
 
-        What it is given must be in the pool. It is asked again and again: all models are held.
+        Sources to score must be in the pool. All models are kept in memory for repeated calls.
         """
         copy = replace(self)
         copy.__dict__["_runtime"] = self.runtime
@@ -193,7 +192,7 @@ class Learned(WithRuntime):
     ) -> Result:
         """Re-rank the first `depth` sources of every claim; equal scores keep their order.
 
-        Raises `UserError` if an encoder is not the one that the fusion was fitted with.
+        Raises `UserError` if an encoder is not the one used to fit the fusion.
         """
         scorer: Scorer | None = self.__dict__.get("_pool_scorer")
         if scorer is None:
@@ -219,7 +218,7 @@ class Learned(WithRuntime):
         return Result(Run.from_lists(ranked, pool=run.pool), notes)
 
     def _placed_view(self, fitted: LearnedView) -> ViewConfig:
-        """Return a view's settings with its encoder where `models` says that it is."""
+        """Return a view's settings with its encoder at the place in `models`."""
         view = fitted.view
         place = self.models.get(fitted.name)
         if place is None or view.model is None:
@@ -229,7 +228,7 @@ class Learned(WithRuntime):
     def _other_encoder(self, name: str, view: ViewConfig) -> UserError:
         model = "" if view.model is None else view.model.name
         return UserError(
-            f"{self.file}: view {name!r} was fitted with another encoder than {model} "
-            "is here: weights or settings differ; fit the fusion again (train/fusion.py), "
-            "or name the encoder's place in `models`"
+            f"{self.file}: view {name!r} was fitted with another encoder than {model}: "
+            "weights or settings differ; fit the fusion again (train/fusion.py), "
+            "or set the encoder's folder in `models`"
         )

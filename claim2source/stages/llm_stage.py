@@ -1,4 +1,4 @@
-"""Share code of stages that ask a language model: stored answers, and versions of texts."""
+"""Shared code of stages with a language model: stored answers, and versions of texts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LONGEST = 600
 
 @dataclass(frozen=True)
 class Task(Generic[T]):
-    """Request, the record that its answer is for, and the list that takes its failure."""
+    """Request, the record of its answer, and the list to which a failure is added."""
 
     record: T
     failures: list[str]
@@ -38,17 +38,17 @@ class Task(Generic[T]):
 
 
 def answers_cost(answers: Sequence[Answer]) -> Cost:
-    """Count the tokens of answers, whenever they were asked for, and those that were stored."""
+    """Count the tokens of all answers and the number of stored ones."""
     tokens = sum(answer.usage.total for answer in answers)
     return Cost(tokens=tokens, reused=sum(answer.stored for answer in answers))
 
 
 @dataclass(frozen=True, kw_only=True)
 class LLMStage(WithRuntime):
-    """Ask a language model, each question once; answers are kept in the store's folder.
+    """Query a language model, each request once; answers are kept in the store's folder.
 
     Args:
-        llm: the language model and how it is asked.
+        llm: the language model and its requests.
     """
 
     llm: LLMConfig = field(default_factory=LLMConfig)
@@ -64,7 +64,7 @@ class LLMStage(WithRuntime):
         check: Check | None = None,
         config: LLMConfig | None = None,
     ) -> Iterator[tuple[T, Answer]]:
-        """Run all tasks, by `llm` or another; yield the good answers, each with its record.
+        """Run all tasks with `llm` or another model; yield the good answers with their records.
 
         All answers are added to `answered`.
         """
@@ -79,7 +79,7 @@ class LLMStage(WithRuntime):
 
     @property
     def identity(self) -> Mapping[str, object] | None:
-        """Describe the prompts' words: a result depends on them and on the settings."""
+        """Identify the prompts' words: a result depends on them and on the settings."""
         hashes: list[str] = []
         for spec in fields(self):
             if spec.name.endswith("prompt"):
@@ -90,7 +90,7 @@ class LLMStage(WithRuntime):
 
     @contextmanager
     def open_client(self, config: LLMConfig | None = None) -> Iterator[LLM]:
-        """Open the answers, for several calls of `answer` in one budget, of `llm` or another."""
+        """Open a client of `llm` or another model; all its calls share one budget."""
         store = self.runtime.store
         path = None if store is None else store.root / ANSWERS
         with AnswerStore(path) as answers:
@@ -101,7 +101,7 @@ class LLMStage(WithRuntime):
 class Versions:
     """Good versions of texts, and the failures of others, by text.
 
-    A text whose versions all failed is used as it is.
+    If all versions of a text failed, the text itself is used.
     """
 
     of: Mapping[str, Sequence[str]]
@@ -111,11 +111,11 @@ class Versions:
 
 @dataclass(frozen=True, kw_only=True)
 class RewritingStage(LLMStage):
-    """Judge versions of texts in their place, so that one wording has less weight.
+    """Judge versions of texts instead of the texts, so that the wording matters less.
 
     Args:
-        rewrites: versions of a text; 0: the text itself.
-        temperature: of writing them; judging is as `llm` says.
+        rewrites: number of versions of a text; 0: the text itself.
+        temperature: temperature of the rewriting; judging uses that of `llm`.
         rewrite_prompt: a prompt's name or YAML file with the variable post.
     """
 

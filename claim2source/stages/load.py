@@ -1,4 +1,4 @@
-"""Load the models of re-rankers: safetensors only, own code only if it is allowed by name."""
+"""Load re-ranking models: only safetensors, and remote code only if it is allowed by name."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# Files beside the weights that scores depend on: configs, templates, tokenizers, code.
+# Further files that scores depend on: configs, templates, tokenizers, code.
 _TEXTS = (".json", ".jinja", ".txt", ".model", ".py")
 # Classes whose heads read the first token of the last layer.
 _FIRST_TOKEN = (
@@ -55,7 +55,7 @@ _FIRST_TOKEN = (
     "RobertaForSequenceClassification",
     "XLMRobertaForSequenceClassification",
 )
-# Ends of the names of classes whose heads re-rank.
+# Suffixes of classes with a re-ranking head.
 _HEADS = (
     "ForSequenceClassification",
     "ForCausalLM",
@@ -67,10 +67,9 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 @dataclass(frozen=True)
 class LoadSettings:
-    """Set how a model is loaded; `own_code` only after `model_files` has allowed it.
+    """Settings of loading a model; `own_code` only after `model_files` has allowed it.
 
-    `adapter` is the folder of a trained one that is added to the model, `labels` are the logits of
-    a pair.
+    `adapter` is the folder of a trained adapter, `labels` the number of logits of a pair.
     """
 
     dtype: Dtype
@@ -82,16 +81,16 @@ class LoadSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalReranker(Reranker):
-    """Re-rank with a model that runs here.
+    """Re-rank with a local model.
 
     Args:
         model: a folder, or a name on the hub.
-        revision: commit of the hub repository; none takes the newest.
-        max_length: tokens of a pair; none: as the model's files say.
-        dtype: weights' type: float32, bfloat16 or float16; logits are float32 in each. A trained
-            model's own is taken if this is the default.
-        batch_tokens: padded tokens of a batch; none: as suits the device.
-        allow_remote_code: names of models whose own code may run here; on the hub such a model
+        revision: commit of the hub repository; none: the newest.
+        max_length: maximal tokens of a pair; none: the length in the model's files.
+        dtype: type of the weights: float32, bfloat16 or float16; logits are always float32. The
+            default means a trained model's own type.
+        batch_tokens: padded tokens of a batch; none: chosen for the device.
+        allow_remote_code: names of models whose own code may run; a model on the hub then also
             needs `revision`, the full commit.
     """
 
@@ -101,7 +100,7 @@ class LocalReranker(Reranker):
     dtype: Dtype = "float32"
     batch_tokens: Annotated[int, Between(1, 10**9)] | None = None
     allow_remote_code: tuple[str, ...] = ()
-    # The kind of trained re-rankers that this stage reads.
+    # The kind of trained re-rankers that this stage loads.
     kind: ClassVar[RerankerKind | None] = None
 
     def check(self) -> None:
@@ -114,21 +113,21 @@ class LocalReranker(Reranker):
 
     @cached_property
     def trained(self) -> tuple[Path, RerankerManifest] | None:
-        """Find the checkpoint and its manifest, if the model was trained here.
+        """Return the checkpoint and its manifest, if the model was trained here.
 
-        Raises `ConfigError` for one that another stage reads.
+        Raises `ConfigError` if the checkpoint belongs to another stage.
         """
         checkpoint = trained_reranker(self.model)
         if checkpoint is not None:
             kind = checkpoint[1].reranker.kind
-            allowed = f"a {self.kind} model" if self.kind else "no trained re-ranker"
-            allowed += f"; this one is read by rerank: {kind}"
+            allowed = f"a {self.kind} model" if self.kind else "an untrained model"
+            allowed += f"; load this one with rerank: {kind}"
             require(kind == self.kind, "model", self.model, allowed)
         return checkpoint
 
     @cached_property
     def rendering(self) -> Rendering:
-        """Return the texts' rendering: the checkpoint's, else that of the settings."""
+        """Return the rendering of texts: the checkpoint's, else that of the settings."""
         if self.trained is None:
             return super().rendering
         own = self.trained[1].rendering
@@ -139,7 +138,7 @@ class LocalReranker(Reranker):
 
     @cached_property
     def files(self) -> tuple[Path, Mapping[str, object], LoadSettings]:
-        """Find the model's files, their identity, and how to load them."""
+        """Return the model's files, their identity, and the settings to load them."""
         name = self.model
         revision = self.revision
         adapter = None
@@ -148,12 +147,12 @@ class LocalReranker(Reranker):
             name, revision, adapter = model_weights(*self.trained)
             if dtype == LocalReranker.dtype:
                 dtype = self.trained[1].reranker.dtype
-        # An export's head is its checkpoint's.
+        # An export has the head of its checkpoint.
         own = read_any_manifest(self.model)
         labels = 1
         if isinstance(own, RerankerManifest):
             labels = own.reranker.labels
-        # Only a re-ranker's head is loaded: how its attention looks is in its own config.
+        # Only a re-ranker's head is loaded; its attention is set in its own config.
         config = local_model(
             ModelConfig(
                 name,
@@ -164,7 +163,7 @@ class LocalReranker(Reranker):
         )
         folder, base = base_files(config)
         if uses_bin(folder):
-            raise InputError(folder, reason="no *.safetensors here; .bin weights are not read")
+            raise InputError(folder, reason="has no *.safetensors; .bin weights are not supported")
         if self.trained is not None:
             check_base(*self.trained, base)
         own_code = check_code(config, folder)
@@ -186,9 +185,9 @@ class LocalReranker(Reranker):
         return folder, identity, settings
 
     def _other_architecture(self, folder: Path, own_code: bool) -> str | None:
-        """Name a model that its config says is of another class; None if it has this head.
+        """Return a model's class in its config if it lacks this head; None if it has it.
 
-        Scores that were stored for one without a head were random.
+        Scores that were stored for a model without a head were random.
         """
         if own_code or (folder / "modules.json").is_file():
             return None
@@ -200,7 +199,7 @@ class LocalReranker(Reranker):
 
 
 def _text_hashes(folder: Path) -> dict[str, str]:
-    """Hash the files that scores depend on besides the weights, by their path in the folder."""
+    """Hash the files besides the weights that scores depend on, by their path in the folder."""
     hashes: dict[str, str] = {}
     for path in sorted(folder.rglob("*")):
         if not path.is_file() or path.name in (MANIFEST, TRAINED_ON):
@@ -217,15 +216,15 @@ def checkpoint_setting(stage: Reranker, key: str, trained: Any) -> Any:
     """
     own = getattr(stage, key)
     default = next(spec.default for spec in fields(stage) if spec.name == key)
-    allowed = f"{trained!r}, with which the checkpoint was trained, or nothing here"
+    allowed = f"{trained!r}, the checkpoint's setting in training, or unset"
     require(own in (default, trained), key, own, allowed)
     return trained
 
 
 def model_weights(folder: Path, manifest: RerankerManifest) -> tuple[str, str | None, Path | None]:
-    """Name the model that a checkpoint's weights are, or are added to, and its adapter.
+    """Return the model of a checkpoint, or its base, and its adapter.
 
-    Raises `InputError` for weights that are not the manifest's.
+    Raises `InputError` if the weights are not those of the manifest.
     """
     weights = manifest.weights
     base = manifest.base
@@ -241,7 +240,7 @@ def model_weights(folder: Path, manifest: RerankerManifest) -> tuple[str, str | 
 
 
 def check_base(folder: Path, manifest: RerankerManifest, base: Base) -> None:
-    """Raise `InputError` for a base that has other weights than a checkpoint was trained from."""
+    """Raise `InputError` if a base's weights are not those that a checkpoint was trained from."""
     if manifest.weights.kind != "full" and base.sha256 != manifest.base.sha256:
         reason = f"{base.name} has other weights ({base.sha256[:12]}...) than this was trained from"
         raise InputError(folder / MANIFEST, field="base.sha256", reason=reason)
@@ -258,9 +257,9 @@ def load_cross_encoder(
 ) -> CrossEncoder:
     """Load a cross-encoder that returns raw logits. Raises `UserError` for any other model.
 
-    `labels` are the logits of a pair, by default those of the settings: 1 of a re-ranker. `trains`
-    leaves every layer as it is written. Only with `new_head` may the files lack the head, which is
-    random then: `model.headless`. The activation that its files name is left as
+    `labels` is the number of logits of a pair, by default that of the settings: 1 for a re-ranker.
+    `trains` leaves every layer unchanged. Only with `new_head` may the files lack the head, which
+    is then random: `model.headless`. The activation in its files is kept as
     `model.named_activation`.
     """
     import torch
@@ -284,7 +283,7 @@ def load_cross_encoder(
         raise UserError(f"model {folder}: {one_line(error)}") from None
     if model.num_labels != labels:
         needed = "a re-ranker has 1" if labels == 1 else f"{labels} are needed"
-        raise UserError(f"model {folder}: {model.num_labels} scores for a pair; {needed}")
+        raise UserError(f"model {folder}: has {model.num_labels} scores for a pair; {needed}")
     network = model[0].model
     missing = missing_weights(folder, network)
     head: list[str] = []
@@ -296,7 +295,7 @@ def load_cross_encoder(
     _limit_length(model, max_length, "model.max_length" if trains else "max_length")
     if settings.adapter is not None:
         with_adapter(network, settings.adapter)
-    # Beside the modules: an activation is one, and no part of the network.
+    # Outside the modules: an activation is a module, but not a part of the network.
     object.__setattr__(model, "named_activation", model.activation_fn)
     object.__setattr__(model, "headless", bool(head))
     model.activation_fn = torch.nn.Identity()
@@ -308,7 +307,7 @@ def load_cross_encoder(
 
 
 def _limit_length(model: CrossEncoder, max_length: int | None, key: str) -> None:
-    """Cut pairs at the positions that a model has. Raises `ConfigError` if more are wanted."""
+    """Limit pairs to a model's positions. Raises `ConfigError` if `max_length` is larger."""
     from claim2source.models.load import count_positions
 
     positions = count_positions(model[0].model)
@@ -321,16 +320,16 @@ def _limit_length(model: CrossEncoder, max_length: int | None, key: str) -> None
 
 
 def _set_padding(folder: Path, config: Any, tokenizer: Any) -> None:
-    """Set a classifier's missing padding token: its tokenizer's, else the end of a text.
+    """Set a classifier's missing padding token: its tokenizer's, else the end token.
 
-    Without one it takes a pair at a time. Raises `InputError` if there is neither.
+    Without one a batch can have only one pair. Raises `InputError` if there is neither.
     """
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     if config.pad_token_id is None:
         config.pad_token_id = tokenizer.pad_token_id
     if config.pad_token_id is None:
-        raise InputError(folder, reason="neither a pad_token_id, nor a pad or an end token")
+        raise InputError(folder, reason="has no pad_token_id, no pad token and no end token")
 
 
 def keep_head(model: CrossEncoder) -> None:
@@ -346,9 +345,9 @@ def keep_head(model: CrossEncoder) -> None:
 
 
 def first_token_alone(model: Any) -> None:
-    """Compute no more of the last layer than its first token: BERT's heads read no other.
+    """Compute only the first token in the last layer, because BERT's heads use no other.
 
-    Saves most of a layer: of six about an eighth of the time.
+    This saves most of a layer: about an eighth of the time of six layers.
     """
     import torch
 

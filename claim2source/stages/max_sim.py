@@ -1,8 +1,8 @@
 """Re-rank by an encoder's vectors: the cosine of two texts, or MaxSim of their tokens.
 
-MaxSim is late interaction with any encoder: every token of the claim takes its most similar token
-of the source (ColBERT; Khattab and Zaharia, 2020); a pair's score is the mean of these cosines over
-the claim's tokens. The cosine is that of Axolotl (2024, section 3.4).
+MaxSim is late interaction with any encoder: every token of the claim is matched with its most
+similar token of the source (ColBERT; Khattab and Zaharia, 2020). A pair's score is the mean of
+these cosines over the claim's tokens. The cosine is that of Axolotl (2024, section 3.4).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from claim2source.models import Encoder
 
-# Counted up when the same settings would give other scores.
+# Increased if the same settings give other scores.
 _FORMAT = 1
 
 
@@ -36,7 +36,7 @@ class EncoderReranker(Reranker):
     Args:
         model: a checkpoint, a folder, a packaged model or a name on the hub.
         revision: commit of the hub repository.
-        max_length: tokens per text; none: as the model's files say.
+        max_length: maximal tokens per text; none: the length in the model's files.
     """
 
     model: str = "sentence-transformers/all-MiniLM-L6-v2"
@@ -51,7 +51,7 @@ class EncoderReranker(Reranker):
 
     @property
     def pooling(self) -> Pooling | None:
-        """Return the pooling of token vectors; None: that of the model's files."""
+        """Return the pooling of token vectors; None: the pooling in the model's files."""
         return None
 
     @property
@@ -89,7 +89,7 @@ class Cosine(EncoderReranker):
     score_name = "cosine"
 
     def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
-        """Score all pairs at once; each text is encoded once, and kept in the store."""
+        """Score all pairs at once; each text is encoded once and stored."""
         store = self.runtime.store
         claim_texts = [pair.claim for pair in pairs]
         source_texts = [pair.source for pair in pairs]
@@ -118,7 +118,7 @@ class MaxSim(EncoderReranker):
         return None if trained else "mean"
 
     def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
-        """Score pairs source by source: each text is encoded once, and sources are not kept."""
+        """Score pairs source by source; each text is encoded once, and sources are not stored."""
         claims = list(dict.fromkeys(pair.claim for pair in pairs))
         vectors: dict[str, Tensor] = {}
         read = 0
@@ -127,7 +127,7 @@ class MaxSim(EncoderReranker):
             for row, vector in zip(rows, batch, strict=True):
                 vectors[claims[row]] = vector
 
-        # By a source's text: the positions of its pairs.
+        # Source text -> positions of its pairs.
         positions: dict[str, list[int]] = {}
         for position, pair in enumerate(pairs):
             positions.setdefault(pair.source, []).append(position)

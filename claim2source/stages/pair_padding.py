@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PaddingSide = Literal["left", "right"]
-# Tables of positions that are counted from a row's start, padding included.
+# Tables of positions that count from a row's start, including padding.
 _TABLES = ("wpe", "position_embeddings", "embed_positions")
 _CAUSAL = "ForCausalLM"
 
 
 def set_padding_side(model: CrossEncoder) -> None:
-    """Have a cross-encoder's tokenizer pad on the side that its head can read."""
+    """Set the padding side of a cross-encoder's tokenizer to the one that its head supports."""
     network: Any = model[0].model
     side = required_side(type(network), network.config)
     if side is not None:
@@ -28,18 +28,18 @@ def set_padding_side(model: CrossEncoder) -> None:
 
 
 def required_side(kind: type, config: Any) -> PaddingSide | None:
-    """Return the side on which a classifier's pairs are padded; None if either will do.
+    """Return the side on which a classifier's pairs must be padded; None if either works.
 
-    A head that reads the first token, and positions that are counted from a row's start, want
-    padding on the right; a head that reads a row's last token wants it on the left.
+    A head on the first token, and positions that count from a row's start, need padding on the
+    right; a head on a row's last token needs it on the left.
     """
     from transformers.modeling_layers import GenericForSequenceClassification
 
     if kind.__name__.endswith(_CAUSAL) or getattr(config, "summary_type", None) == "last":
         return "left"
     if not kind.__module__.startswith("transformers."):
-        return None  # code of a model's own knows what it reads
-    # Decoders' heads find a text's last token, and rotations tell distances alone.
+        return None  # unknown for a model with its own code
+    # Decoders' heads find a text's last token, and rotary positions are relative.
     rotates = getattr(config.get_text_config(), "rope_parameters", None) is not None
     if issubclass(kind, GenericForSequenceClassification) and rotates:
         return None
@@ -47,9 +47,9 @@ def required_side(kind: type, config: Any) -> PaddingSide | None:
 
 
 def changed_padding(folder: Path) -> str | None:
-    """Name what is padded otherwise than a folder's files say; None if nothing is.
+    """Return the part whose padding differs from a folder's files; None if there is none.
 
-    Scores that were stored as the files say depended on their batch.
+    Stored scores with the padding of the files depended on their batch.
     """
     shape = read_object(folder / "config.json")
     names = shape.get("architectures")
@@ -67,14 +67,14 @@ def changed_padding(folder: Path) -> str | None:
 
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
-        return None  # whoever loads the model says so
+        return None  # loading the model reports the error
     kind: Any = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)]
     required = required_side(kind, config)
     return None if required == declared else required
 
 
 def _declared_side(folder: Path) -> str | None:
-    """Read the side on which a tokenizer's files pad; None if they do not say."""
+    """Return the padding side in a tokenizer's files; None if they do not set it."""
     values: list[object] = []
     for name in ("sentence_bert_config.json", "tokenizer_config.json", "tokenizer.json"):
         file = folder / name
@@ -96,9 +96,10 @@ def _declared_side(folder: Path) -> str | None:
 
 
 def counted_positions(model: CrossEncoder, mask: Tensor) -> Tensor | None:
-    """Count positions from each text's first token if padding comes before it.
+    """Return positions from each text's first token if padding precedes it.
 
-    `mask` is [pairs, tokens]. None for a model that has no table of positions, or takes none.
+    `mask` is [pairs, tokens]. None for a model without a table of positions, or without such an
+    argument.
     """
     network: Any = model[0].model
     if bool(mask[:, 0].all()) or not _has_position_table(network):

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 DEEPEST = 2000
 NOT_A_NUMBER = "the score is not a number"
-# Scores are written to the store after so many pairs or seconds: a killed run loses no more.
+# Scores are written to the store after so many pairs or seconds, the most that a kill can lose.
 _SHARD = 2048
 _SECONDS = 30.0
-# Pairs that are tokenized at once: enough that lengths within a batch are alike.
+# Pairs that are tokenized at once: enough for batches of similar lengths.
 CHUNK = 1024
-# Padded tokens of a forward pass: few enough for a CPU's cache, enough for a GPU.
+# Padded tokens of a forward pass: few enough for a CPU's cache, or enough for a GPU.
 _CPU_TOKENS = 2048
 _GPU_TOKENS = 2**15
 # Cost of one more batch, in padded tokens.
@@ -47,7 +47,7 @@ Ranking = list[tuple[str, float]]
 
 
 class Pair(NamedTuple):
-    """The texts of a claim and of a source."""
+    """Texts of a claim and of a source."""
 
     claim: str
     source: str
@@ -57,8 +57,8 @@ class Pair(NamedTuple):
 class RawScores:
     """Raw scores of some pairs, float32, by their positions in the request.
 
-    A pair that could not be scored has NaN, and its `reason`, by position. `tokens` are those read
-    now, `reused` counts the scores that were in the store.
+    A pair that could not be scored has NaN and, by position, a `reason`. `tokens` counts the tokens
+    of new scores, `reused` the scores from the store.
     """
 
     positions: Sequence[int]
@@ -78,11 +78,11 @@ class Runtime:
 
 
 class WithRuntime(Settings):
-    """Stage, a dataclass, with a store and a device besides its settings."""
+    """Stage dataclass with a store and a device in addition to its settings."""
 
     @property
     def runtime(self) -> Runtime:
-        """Return where scores are kept and computed."""
+        """Return the store of scores and the device."""
         runtime: Runtime = self.__dict__.get("_runtime") or Runtime()
         return runtime
 
@@ -92,9 +92,9 @@ class WithRuntime(Settings):
         device: str | None,
         progress: bool = False,
     ) -> Self:
-        """Return the same stage, which keeps its scores in a store and runs on a device.
+        """Return the same stage with a store of scores and a device.
 
-        One that has this runtime already is returned itself, with the model that it has loaded.
+        A stage that already has this runtime is returned itself, with its loaded model.
         """
         runtime = Runtime(store, device, progress)
         if self.__dict__.get("_runtime") == runtime:
@@ -111,13 +111,12 @@ class Reranker(WithRuntime, ABC):
     A re-ranker is a dataclass of this type with `identity`, `label` and `score`.
 
     Args:
-        depth: how many of the first sources are scored, up to 2,000; what is beyond keeps its
-            place below them.
-        claims: the claim form that is scored: original, translated, bilingual or paired.
-        sources: how sources are written: `metadata` with authors and venue, `title_abstract`
-            without, or another of `rendering.sources`.
-        mix: weight of the first stage, 0 to 1, both scores being min-max normalised over the
-            sources that are scored; 0 leaves the raw scores in the run.
+        depth: number of first sources to score, up to 2,000; the others keep their order below.
+        claims: the claim form: original, translated, bilingual or paired.
+        sources: form of the sources: `metadata` with authors and venue, `title_abstract` without,
+            or another of `rendering.sources`.
+        mix: weight of the first stage, 0 to 1; both scores are min-max normalised over the
+            scored sources. With 0 the run has the raw scores.
     """
 
     depth: Annotated[int, Between(1, DEEPEST)] = 100
@@ -128,16 +127,16 @@ class Reranker(WithRuntime, ABC):
     @property
     @abstractmethod
     def label(self) -> str:
-        """Name the model, for readers of the store."""
+        """Return the model's name for readers of the store."""
 
     @cached_property
     @abstractmethod
     def identity(self) -> Mapping[str, object]:
-        """Describe all but the two texts that a score depends on, as JSON values."""
+        """Return all that a score depends on besides the two texts, as JSON values."""
 
     @abstractmethod
     def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
-        """Score pairs, in any order, a batch at a time."""
+        """Score pairs in batches, in any order."""
 
     @property
     def rendering(self) -> Rendering:
@@ -152,7 +151,7 @@ class Reranker(WithRuntime, ABC):
         """Re-rank the first `depth` sources of every claim.
 
         Equal scores keep the first stage's order. A source whose pair could not be scored keeps
-        its rank, and is counted in `failures`.
+        its rank and is listed in `failures`.
         """
         candidates = [run.sources(claim.id, self.depth) for claim in claims]
         wanted_ids = {source for ids in candidates for source in ids}
@@ -186,13 +185,13 @@ class Reranker(WithRuntime, ABC):
                     failures.append(Failure(claim.id, scored.reason[number]))
             notes[claim.id] = f"{len(row)} of {len(before)} sources re-ranked"
             if claim.id in untranslated:
-                notes[claim.id] += "; no translation: read as posted"
+                notes[claim.id] += "; no translation: used the original"
         cost = Cost(tokens=scored.tokens, reused=scored.reused)
         run = Run.from_lists(ranked, pool=run.pool)
         return Result(run, notes, tuple(failures), cost)
 
     def pair_scores(self, pairs: Sequence[Pair]) -> RawScores:
-        """Score distinct pairs, those that the store has not; new scores are written to it."""
+        """Score the distinct pairs that are not in the store, and write their scores to it."""
         if not pairs:
             return RawScores((), np.empty(0, dtype=np.float32))
         store = self.runtime.store
@@ -214,7 +213,7 @@ class Reranker(WithRuntime, ABC):
                     tokens += batch.tokens
                     bar.update(len(batch.positions))
             finally:
-                # Also what was scored before an error or a key press.
+                # Also scores before an error or an interruption.
                 table.flush()
 
         scores = table.scores
@@ -224,7 +223,7 @@ class Reranker(WithRuntime, ABC):
         return RawScores(range(len(pairs)), scores, causes, tokens, reused)
 
     def _score_some(self, pairs: Sequence[Pair], rows: Sequence[int]) -> Iterator[RawScores]:
-        """Score the pairs at some positions, which the batches then name."""
+        """Score the pairs at some positions; batches refer to these positions."""
         if not rows:
             return
         for batch in self.score([pairs[row] for row in rows]):
@@ -245,18 +244,18 @@ class Reranker(WithRuntime, ABC):
 
 
 class _ScoreTable:
-    """Scores [pairs] float32, NaN at first, that are read from a store and written to it."""
+    """Scores [pairs] float32, initially NaN, that are read from a store and written to it."""
 
     def __init__(self, pairs: Sequence[Pair], space: EmbeddingSpace | None) -> None:
         self.scores = np.full(len(pairs), np.nan, dtype=np.float32)
         self._space = space
         self._keys = [] if space is None else _keys(pairs)
-        # Rows that are not written yet, and since when.
+        # Rows that are not written yet, and the time of the last write.
         self._new: list[int] = []
         self._since = time.monotonic()
 
     def missing(self) -> list[int]:
-        """Read the stored scores; list the rows of the others."""
+        """Read the stored scores; return the rows without one."""
         rows = range(len(self.scores))
         if self._space is None:
             return list(rows)
@@ -277,9 +276,9 @@ class _ScoreTable:
             self.flush()
 
     def flush(self) -> None:
-        """Write the scores that are new."""
+        """Write the new scores."""
         if self._space is not None:
-            # A pair that failed is scored again next time.
+            # A failed pair is scored again next time.
             rows = []
             for row in self._new:
                 if np.isfinite(self.scores[row]):
@@ -299,8 +298,8 @@ def first_scores(before: Mapping[str, float], count: int) -> np.ndarray:
 def ranked_by(before: Mapping[str, float], scores: np.ndarray) -> Ranking:
     """Order a claim's sources by new scores [depth] of its first ones.
 
-    Equal scores keep their order, and so does a source whose score is NaN keep its rank. All
-    scores strictly decrease: a run would order equal ones by the sources' ids.
+    Equal scores keep their order, and a source with NaN keeps its rank. The returned scores are
+    strictly decreasing, because a run orders equal scores by id.
     """
     ids = list(before)
     known = np.flatnonzero(~np.isnan(scores))
@@ -317,7 +316,7 @@ def ranked_by(before: Mapping[str, float], scores: np.ndarray) -> Ranking:
     ranked: Ranking = []
     last = np.float32(np.inf)
     for rank, row in enumerate(order):
-        # A source without a score lies between its neighbours, those beyond below all.
+        # A source without a score gets one between its neighbours; deeper sources are below all.
         if row in value:
             score = np.float32(value[row])
         elif rank == 0:
@@ -333,7 +332,7 @@ def ranked_by(before: Mapping[str, float], scores: np.ndarray) -> Ranking:
 
 
 def min_max(scores: np.ndarray) -> np.ndarray:
-    """Normalise to 0..1; scores that are all equal become 1."""
+    """Normalise to 0..1; if all scores are equal, they become 1."""
     low = scores.min()
     high = scores.max()
     if high > low:
@@ -369,13 +368,13 @@ def scored_alone(
     score: Callable[[Sequence[int]], np.ndarray],
     tokens: int = 0,
 ) -> Iterator[RawScores]:
-    """Score a batch with `score`; if it fails, or gives no number, score its parts.
+    """Score a batch with `score`; if it fails or returns NaN, score its parts.
 
-    A pair that fails alone has NaN and the error.
+    A pair that also fails alone has NaN and the error.
     """
     try:
         scores = score(rows)
-    except RuntimeError as error:  # torch's, out of memory among them
+    except RuntimeError as error:  # torch's, including out of memory
         if len(rows) == 1:
             nothing = np.full(1, np.nan, dtype=np.float32)
             reason = one_line(error)[:200]

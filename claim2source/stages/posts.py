@@ -1,4 +1,4 @@
-"""Rank papers higher that posts like this one are known to mean."""
+"""Rank papers of similar known posts higher."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from claim2source.search.dense import encoder_keys, unit_vectors
 from claim2source.stages.pairs import DEEPEST, Ranking, WithRuntime, first_scores, ranked_by
 from claim2source.text import ClaimForm, Rendering
 
-# Posts that are compared at once with all others.
+# Posts that are compared with all others at once.
 _BLOCK = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class Posts(WithRuntime):
-    """Add to a source's score how near the claim is to the nearest known post that means it.
+    """Add to a source's score the similarity of the claim and the source's nearest known post.
 
-    A cosine counts from where other papers' posts end: a known post's nearest post of another
-    paper has 0 on average, and 1 is one standard deviation of these cosines nearer. Papers without
-    known posts have 0: what helps papers with posts costs the others. The claims that are ranked
-    are never known posts themselves, even if a mixed data set puts a name before their ids.
+    Similarities are standardised cosines: 0 is the mean cosine of a known post with its nearest
+    post of another paper, 1 is one standard deviation above. Papers without known posts have 0, so
+    they lose in comparison. Claims that are ranked are never used as known posts, even if their ids
+    have the prefix of a mixed data set.
 
     Args:
         dataset: data set of the known posts: a folder, or a name in CLAIM2SOURCE_DATA.
-        split: its split.
+        split: split of the data set.
         model: a checkpoint, a folder, a packaged model or a name on the hub.
-        claims: the claim form that is encoded; a checkpoint has its own.
-        depth: how many of the first sources are scored, up to 2,000; what is beyond keeps its
-            rank below them.
-        weight: of the nearness, relative to the scores before, which are standardised over a
-            claim's first `depth`; `fit` chooses it on val, by the expected share of seen papers.
+        claims: the claim form to encode; a checkpoint has its own.
+        depth: number of first sources to score, up to 2,000; the others keep their order below.
+        weight: weight of the similarity relative to the previous scores, which are standardised
+            over a claim's first `depth`; `fit` chooses it on val, by the expected share of seen
+            papers.
     """
 
     dataset: str
@@ -60,11 +60,11 @@ class Posts(WithRuntime):
 
     @cached_property
     def known_posts(self) -> Sequence[Claim]:
-        """Load the posts that mean a known paper. Raises `UserError` if there are none."""
+        """Load the posts with a gold. Raises `UserError` if there are none."""
         data = load(self.dataset, self.split)
         posts = [post for post in data.claims if post.golds]
         if not posts:
-            raise UserError(f"{self.dataset}, {self.split}: no post means a known paper")
+            raise UserError(f"{self.dataset}, {self.split}: no post has a gold")
         return posts
 
     @cached_property
@@ -126,7 +126,7 @@ class Posts(WithRuntime):
         return Result(run, notes, cost=Cost(tokens=read.tokens))
 
     def _other_posts(self, claims: Sequence[Claim]) -> list[Claim]:
-        """List the known posts without those that are ranked."""
+        """List the known posts without the claims that are ranked."""
         own: set[tuple[str, str]] = set()
         for claim in claims:
             own |= _keys(claim)
@@ -134,16 +134,16 @@ class Posts(WithRuntime):
 
 
 def _keys(claim: Claim) -> set[tuple[str, str]]:
-    """Identify a claim by its id and, without the set's name in a mixed data set, id and text."""
+    """Return keys of a claim: its id; in a mixed data set also the id without prefix, and text."""
     own_id = claim.id.rpartition("/")[2]
     return {(claim.id, ""), (own_id, plain_text(claim.text))}
 
 
 def other_papers_cosines(vectors: np.ndarray, papers: Sequence[int]) -> tuple[float, float]:
-    """Measure each post's highest cosine with a post of another paper: mean and deviation.
+    """Return mean and deviation of each post's highest cosine with a post of another paper.
 
-    `vectors` [posts, dimensions] have length 1, `papers` [posts] number what they mean. Without two
-    papers no cosine is high: 1 and 1.
+    `vectors` [posts, dimensions] have length 1, `papers` [posts] are the numbers of their papers.
+    With fewer than two papers the result is 1 and 1.
     """
     numbers = np.array(papers)
     highest = np.empty(len(papers), np.float32)
@@ -159,7 +159,7 @@ def other_papers_cosines(vectors: np.ndarray, papers: Sequence[int]) -> tuple[fl
 
 
 def standardised(scores: np.ndarray) -> np.ndarray:
-    """Subtract the mean and divide by the deviation; scores that are all equal become 0."""
+    """Subtract the mean and divide by the deviation; if all scores are equal, they become 0."""
     spread = scores.std() if len(scores) else 0.0
     if spread > 0:
         return (scores - scores.mean()) / spread

@@ -39,15 +39,15 @@ class ViewConfig(Settings):
     Args:
         score: `bm25`; `cosine` of an encoder's vectors; `best_sentence`, the claim's best cosine
             with the title or a sentence of the abstract; `year`, the source's own.
-        part: what is read of a source: `all` (title and abstract), `title`, `abstract`, or, by bm25
-            of words, `metadata` (venue and authors).
-        terms: of bm25: `words`, `bigrams` (two words in a row, without stop words), or
-            `characters` (pieces of words of 4 letters).
-        bm25: BM25's settings; with `metadata` the part `all` has venue and authors too.
-        model: the encoder; none: the one that the program is given. Keys without a name change
+        part: part of a source: `all` (title and abstract), `title`, `abstract`, or, for bm25 of
+            words, `metadata` (venue and authors).
+        terms: terms of bm25: `words`, `bigrams` (two consecutive words, without stop words), or
+            `characters` (character 4-grams of words).
+        bm25: BM25's settings; with `metadata` the part `all` includes venue and authors.
+        model: the encoder; none: the program's encoder. Keys without a name change the settings of
             that one.
         claims: claim form; a checkpoint has its own. English claims are the same in each.
-        sources: how sources are written for an encoder; a checkpoint has its own.
+        sources: form of the sources for an encoder; a checkpoint has its own.
     """
 
     score: Kind = "bm25"
@@ -78,14 +78,14 @@ class ViewConfig(Settings):
         return self.score in ("cosine", "best_sentence")
 
     def encoder_over(self, default: ModelConfig) -> ModelConfig:
-        """Return the encoder, which is `default` as far as no other is named."""
+        """Return the encoder; settings without a name are applied to `default`."""
         if isinstance(self.model, ModelChanges):
             return self.model.over(default)
         return self.model or default
 
     @property
     def is_similarity(self) -> bool:
-        """Whether more of it speaks for a source, so that its weight is not negative."""
+        """Whether a higher score favours a source, so that its weight must not be negative."""
         return self.score != "year"
 
 
@@ -103,10 +103,10 @@ class TextVectors(NamedTuple):
 
 
 class Scorer:
-    """Score the candidates of claims in one pool, by one view after the other.
+    """Score the candidates of claims in one pool by several views.
 
-    `runtime` has the device that computes vectors, and the store that keeps them. The last view's
-    encoder is kept; `several` keeps all.
+    `runtime` has the device and the store of vectors. Only the last view's encoder is kept in
+    memory; `several` keeps all.
     """
 
     def __init__(
@@ -132,12 +132,12 @@ class Scorer:
         model = view.encoder_over(ModelConfig())
         if model not in self._encoders:
             if not self._several:
-                self._encoders.clear()  # before the next one is read: two may not fit
+                self._encoders.clear()  # before loading the next one: memory may not hold two
             self._encoders[model] = resolve(model, self.runtime.device)
         return self._encoders[model]
 
     def key(self, view: ViewConfig) -> str:
-        """Hash all that makes an encoder's scores, without versions of libraries; "" without one.
+        """Hash all that an encoder's scores depend on except libraries; "" without an encoder.
 
         Raises `UserError` if the encoder cannot be loaded.
         """
@@ -153,11 +153,11 @@ class Scorer:
         *,
         fresh: bool = False,
     ) -> list[np.ndarray]:
-        """Score for each claim the sources `candidates`, by id: an array of each list's length.
+        """Score each claim's `candidates`, given by id; return an array for each list.
 
-        BM25 is divided by the weight of a term that a single source has, which grows with the
-        pool. The score of a part that a source lacks, and the year of one without a date, is NaN.
-        `fresh` encodes claims whose vectors may be in the store: what a new claim costs.
+        BM25 is divided by the weight of a term in a single source, which grows with the pool. The
+        score is NaN if a source lacks the part or, for the year, the date. `fresh` encodes claims
+        even if their vectors are in the store, to measure the cost of a new claim.
         """
         if view.score == "year":
             return [self._years(ids) for ids in candidates]
@@ -200,7 +200,7 @@ class Scorer:
         return scores
 
     def _lexical_index(self, view: ViewConfig) -> BM25Index:
-        """Return the pool's index by a view's terms, built when it is first needed."""
+        """Return the pool's index of a view's terms, which is built on first use."""
         if view not in self._lexical:
             config = replace(view.bm25, claims=view.claims, metadata=_has_metadata(view))
             pool = [_only(source, view.part) for source in self._sources.values()]
@@ -223,7 +223,7 @@ class Scorer:
         candidates: Sequence[Sequence[str]],
         fresh: bool,
     ) -> list[np.ndarray]:
-        """Take the highest cosine of each claim with the texts of each of its sources."""
+        """Return the highest cosine of each claim with the texts of each of its sources."""
         resolved = self.resolved(view)
         rendering = resolved.rendering or Rendering(view.claims, view.sources)
         texts = self._source_texts(view, candidates, rendering)
@@ -256,7 +256,7 @@ class Scorer:
         candidates: Sequence[Sequence[str]],
         rendering: Rendering,
     ) -> dict[str, list[str]]:
-        """Write the texts of the candidates that a view compares: one, or their sentences."""
+        """Return the candidates' texts that a view compares: one each, or their sentences."""
         distinct: dict[str, Source] = {}
         for ids in candidates:
             for source in ids:
@@ -288,7 +288,7 @@ class Scorer:
 
 
 def _has_metadata(view: ViewConfig) -> bool:
-    """Whether BM25 reads venues and authors too."""
+    """Whether BM25 also indexes venues and authors."""
     if view.part == "all":
         return view.bm25.metadata
     return view.part == "metadata"
@@ -314,7 +314,7 @@ def _only(source: Source, part: PartOfSource) -> Source:
 
 
 def _lacks(source: Source, part: PartOfSource) -> bool:
-    """Whether a source has nothing in a part: a low score would speak against it."""
+    """Whether a source lacks a part, so that a low score would be unfair."""
     if part == "metadata":
         return not source.venue.strip() and not source.authors
     text = source.title if part == "title" else source.abstract
@@ -322,7 +322,7 @@ def _lacks(source: Source, part: PartOfSource) -> bool:
 
 
 def _as_grams(claim: Claim, view: ViewConfig) -> Claim:
-    """Write a claim as its bigrams or pieces of words, to be compared as words."""
+    """Replace a claim's text by its bigrams or character n-grams, which BM25 treats as words."""
     grams: list[str] = []
     for part in claim_parts(claim, view.claims):
         grams += _grams([part.text], view, part.language)
@@ -330,7 +330,7 @@ def _as_grams(claim: Claim, view: ViewConfig) -> Claim:
 
 
 def _gram_sources(pool: Sequence[Source], view: ViewConfig) -> list[Source]:
-    """Write the parts of sources as grams, none of which spans two parts."""
+    """Replace the parts of sources by n-grams, none of which spans two parts."""
     titles = _grams([source.title for source in pool], view, view.bm25.language)
     abstracts = _grams([source.abstract for source in pool], view, view.bm25.language)
     written: list[Source] = []
@@ -340,7 +340,7 @@ def _gram_sources(pool: Sequence[Source], view: ViewConfig) -> list[Source]:
 
 
 def _grams(texts: Sequence[str], view: ViewConfig, language: str) -> list[str]:
-    """Write texts in a language as the grams of a view, between spaces."""
+    """Return texts in a language as a view's n-grams, separated by spaces."""
     config = view.bm25
     left_out = get_stop_words(config, language) | get_stop_words(config, config.language)
     speller = SPELLERS.get(config.language, str)
@@ -363,7 +363,7 @@ def _grams(texts: Sequence[str], view: ViewConfig, language: str) -> list[str]:
 
 
 def _character_grams(word: str) -> str:
-    """Cut a word, its ends marked, into overlapping pieces of `_GRAM` letters."""
+    """Return the overlapping character n-grams of a word with marked ends."""
     marked = f"_{word}_"
     count = max(1, len(marked) - _GRAM + 1)
     pieces = [marked[start : start + _GRAM] for start in range(count)]
@@ -376,7 +376,7 @@ def _bigrams(words: Sequence[str]) -> str:
 
 
 def decimal_year(date: str) -> float:
-    """Read a year, with the month as its part, from a date such as 2020-03-01; NaN without one."""
+    """Return the year and fraction of a date such as 2020-03-01; NaN without a date."""
     year, rest = divmod(first_day(date), 10_000)
     if not year:
         return math.nan

@@ -1,7 +1,7 @@
 """Judge whether posts support or deny a rumour, and give a verdict (Axolotl, 2024, section 3.5).
 
-A stance, -2 to 2, is judged by the cosine of two embeddings, which says how alike two texts are and
-never denies anything, or by a language model.
+A stance, -2 to 2, is judged by a language model or by the cosine of two embeddings, which measures
+similarity and can never deny a rumour.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ NO_WEIGHT = "weights of stances that sum to 0"
 class Stances:
     """Stance of each pair's second text towards its first, [pairs] float64, -2 to 2.
 
-    A pair that could not be judged has NaN. `reason` says why, by the pair's position, and of
-    other pairs what was left out.
+    A pair that could not be judged has NaN. `reason` has the failures by the pair's position, also
+    partial ones of judged pairs.
     """
 
     values: np.ndarray
@@ -49,22 +49,22 @@ class Stances:
 class Stance(RewritingStage):
     """Judge a claim by the stances of its first sources.
 
-    The mean of stances, weighted by the scores of the ranking, is SUPPORTS from `threshold` on,
+    The mean of stances, weighted by the ranking's scores, gives SUPPORTS from `threshold` up,
     REFUTES from minus `threshold` down, else NOT ENOUGH INFO. The result has the first `depth`
     sources; a claim's note is its verdict, its detail `stance` the mean.
 
     Args:
         by: `cosine` of embeddings, which cannot deny; `llm`, the mean over its versions of both
             texts.
-        model: the encoder; none: that stage's own default.
-        depth: sources that are evidence.
+        model: the encoder; none: the default of the stage `cosine`.
+        depth: number of sources that are evidence.
         threshold: above 0, at most 2; `fit` chooses it on other claims with verdicts.
-        weights: scores as they are, negative ones too, which turn their stance round (`raw`, as
-            published); ours, scaled over a claim's evidence to 0 to 1 (`min_max`).
-        drop_unverifiable: give no evidence if the verdict is NOT ENOUGH INFO.
-        summaries: versions are summaries.
+        weights: unchanged scores, including negative ones, which invert their stance (`raw`, as
+            published); or scores scaled to 0..1 over a claim's evidence (`min_max`, ours).
+        drop_unverifiable: return no evidence if the verdict is NOT ENOUGH INFO.
+        summaries: whether versions are summaries.
         summary_prompt: a prompt's name or YAML file with the variable post.
-        prompt: the same with rumor and tweet.
+        prompt: a prompt's name or YAML file with the variables rumor and tweet.
     """
 
     by: Literal["cosine", "llm"] = "llm"
@@ -86,7 +86,7 @@ class Stance(RewritingStage):
 
     @cached_property
     def scorer(self) -> Cosine | None:
-        """Make the scorer of pairs; None if a language model judges them."""
+        """Return the scorer of pairs; None if a language model judges them."""
         if self.by == "llm":
             return None
         runtime = self.runtime
@@ -108,7 +108,7 @@ class Stance(RewritingStage):
         sources: Sequence[Source],
         run: Run,
     ) -> Result:
-        """Give every claim the verdict of its first `depth` sources, as its note."""
+        """Judge every claim by its first `depth` sources; the verdict is its note."""
         run = run.top(self.depth)
         texts = {source.id: source.abstract for source in sources}
         pairs: list[Pair] = []
@@ -169,10 +169,10 @@ class Stance(RewritingStage):
         return Stances(scored.scores[rows].astype(np.float64), reasons, cost)
 
     def _ask_llm(self, pairs: Sequence[Pair]) -> Stances:
-        """Ask the language model.
+        """Judge stances by the language model.
 
-        The j-th version of one text goes with the j-th of the other; if one has fewer good
-        versions, they are used again.
+        The j-th version of one text is paired with the j-th of the other; if one has fewer good
+        versions, they are repeated.
         """
         texts: list[str] = []
         for pair in pairs:
@@ -206,7 +206,7 @@ class Stance(RewritingStage):
 
 
 def _without_evidence(run: Run, verdicts: Mapping[str, str]) -> Run:
-    """Take the sources away from the claims that cannot be verified."""
+    """Remove the sources of claims that cannot be verified."""
     lists: dict[str, Ranking] = {}
     for claim in run.claim_ids:
         lists[claim] = []
@@ -228,7 +228,7 @@ def mean_stance(
 ) -> float | None:
     """Average stances by the scores of their tweets; None if the weights sum to 0.
 
-    NaN stances are left out. With `raw` weights below 0 the mean may lie outside -2 to 2.
+    NaN stances are left out. With negative `raw` weights the mean may be outside -2 to 2.
     """
     all_stances = np.array(stances, np.float64)
     is_known = ~np.isnan(all_stances)

@@ -1,7 +1,7 @@
-"""Have a language model choose among the first sources of every claim, as the 2026 paper's stage 3.
+"""Let a language model choose among the first sources of every claim, as the 2026 paper's stage 3.
 
-`select` names one paper: by the published structured prompt, or by the short one (`reply: number`).
-`letters` reads the probabilities of one token.
+`select` asks for one paper, with the published structured prompt or the short one (`reply:
+number`). `letters` uses the probabilities of one token.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _CLOSED = re.compile(r"[*_.]*[\"'`“”»’]+[*_]*(?:[.,;:\n]|\s*$)")
 
 
 class Vote(NamedTuple):
-    """Weights [n + 1] by shown place, the last one for none, and the reason given."""
+    """Weights [n + 1] by shown position, the last one for none, and the model's reason."""
 
     weights: np.ndarray
     reason: str = ""
@@ -80,7 +80,7 @@ class Poll:
         return len(self.ids)
 
     def count(self, weights: np.ndarray, order: list[int], reason: str) -> None:
-        """Count a vote, whose weights [n + 1] are by shown place, the last one for none."""
+        """Add a vote, whose weights [n + 1] are by shown position, the last one for none."""
         self.good += 1
         self.votes[order] += weights[:-1]
         self.votes[self.none] += weights[-1]
@@ -89,7 +89,7 @@ class Poll:
             self.reasons[order[option]] = reason
 
     def fail(self, reason: str, *, close: bool = False) -> None:
-        """Count a failed vote; with `close` no more are requested."""
+        """Add a failed vote; with `close` no more votes are requested."""
         self.failures.append(Failure(self.claim.id, reason))
         self.closed |= close
 
@@ -103,9 +103,9 @@ class Poll:
         return int(np.argmax(self.votes)), lead
 
     def votes_needed(self, limit: int) -> int:
-        """Count the votes without which it cannot be settled, of `limit` in all; 0: it is settled.
+        """Return how many more votes are needed at least, of `limit` in all; 0 if it is decided.
 
-        It is settled if nothing can overtake the leader. A tie leaves the ranking as it is, so
+        It is decided if no option can overtake the leader. A tie does not change the ranking, so
         the first source and none need not be ahead of all.
         """
         remaining = limit - self.asks
@@ -136,29 +136,29 @@ class Poll:
         return values
 
 
-# By a request's id: its poll, and the ranks in the order in which it shows them.
+# Request id -> its poll, and the ranks in the order in which they are shown.
 Orders = dict[str, tuple[Poll, list[int]]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verifier(LLMStage):
-    """Have a language model choose among the first sources of every claim.
+    """Let a language model choose among the first sources of every claim.
 
     A verifier is a dataclass of this type with `request` and `vote`.
 
     Args:
-        depth: how many of the first sources are shown.
-        claims: bilingual shows the post and its translation, the post first; original or
-            translated one of them.
-        sources: how papers are written: `metadata` with authors and venue, `title_abstract`
-            without, or another of `rendering.sources`.
+        depth: number of first sources to show.
+        claims: bilingual shows the post, then its translation; original or translated shows one
+            of them.
+        sources: form of the papers: `metadata` with authors and venue, `title_abstract` without,
+            or another of `rendering.sources`.
         prompt: name of a prompt that ships with the package, or a YAML file.
-        max_prompt_tokens: of a prompt, estimated at four bytes each. If it has more, authors
-            are dropped first, then every abstract loses the same share.
-        votes: how often a claim is asked about at most, each time with the papers in another
-            order; no more than settle the vote. A tie leaves the ranking as it is.
-        shuffle: show the papers in another order than the ranking's, also for one vote.
-        seed: of the orders, with the claim's id.
+        max_prompt_tokens: maximal tokens of a prompt, estimated at four bytes each. If a prompt
+            has more, authors are dropped first, then every abstract is cut by the same share.
+        votes: maximal number of votes on a claim, each with the papers in another order. Voting
+            stops when it is decided. A tie does not change the ranking.
+        shuffle: show the papers in a random order, even for a single vote.
+        seed: seed of the orders, together with the claim's id.
     """
 
     depth: Annotated[int, Between(1, DEEPEST)] = 10
@@ -183,11 +183,11 @@ class Verifier(LLMStage):
         return f"{self._prompt.name} {self._prompt.version}"
 
     def labels(self, count: int) -> list[str]:
-        """Name the papers in the order in which they are shown."""
+        """Return the names of the papers in the order in which they are shown."""
         return [str(number + 1) for number in range(count)]
 
     def names(self, count: int) -> dict[str, str]:
-        """Return the values of the prompt's variables, those of others left empty."""
+        """Return the values of the prompt's variables; unused ones are empty."""
         return {"count": str(count), "post": "", "translation": "", "papers": ""}
 
     @abstractmethod
@@ -201,7 +201,7 @@ class Verifier(LLMStage):
 
     @abstractmethod
     def vote(self, answer: Answer, count: int) -> Vote | str:
-        """Read an answer about `count` papers; a text is the reason why it does not count."""
+        """Parse an answer about `count` papers; return the reason if it is invalid."""
 
     def apply(
         self,
@@ -209,9 +209,9 @@ class Verifier(LLMStage):
         sources: Sequence[Source],
         run: Run,
     ) -> Result:
-        """Ask about the first `depth` sources of every claim; the rest keep their places.
+        """Verify the first `depth` sources of every claim; the others keep their order below.
 
-        A claim without a good answer keeps its ranking.
+        A claim without a valid answer keeps its ranking.
         """
         polls = [Poll(claim, run.sources(claim.id, self.depth)) for claim in claims]
         by_id = {source.id: source for source in sources}
@@ -229,7 +229,7 @@ class Verifier(LLMStage):
             claim = poll.claim.id
             ranked[claim], notes[claim] = self._rank(poll, run.scored(claim))
             if claim in untranslated:
-                notes[claim] += "; no translation: read as posted"
+                notes[claim] += "; no translation: used the original"
             details[claim] = poll.details()
             failures += poll.failures
         return Result(
@@ -247,7 +247,7 @@ class Verifier(LLMStage):
         polls: Sequence[Poll],
         sources: Mapping[str, Source],
     ) -> list[Answer]:
-        """Ask in rounds, each of as many votes as a poll needs before it can be settled.
+        """Request votes in rounds, each with the votes that a poll still needs.
 
         Returns all answers.
         """
@@ -283,7 +283,7 @@ class Verifier(LLMStage):
         polls: Sequence[Poll],
         sources: Mapping[str, Source],
     ) -> tuple[list[Request], Orders]:
-        """Request the votes that each poll needs before it can be settled."""
+        """Make the requests for the votes that each poll still needs."""
         requests: list[Request] = []
         orders: Orders = {}
         for poll in polls:
@@ -298,7 +298,7 @@ class Verifier(LLMStage):
         return requests, orders
 
     def _ask(self, poll: Poll, sources: Mapping[str, Source]) -> tuple[list[int], Request | None]:
-        """Draw the ranks' order and request a vote on it; none if it is over the budget."""
+        """Draw an order of the ranks and make a request; None if it is over the budget."""
         claim = poll.claim
         count = len(poll.ids)
         orders: list[list[int]] = []
@@ -325,7 +325,7 @@ class Verifier(LLMStage):
         return order, replace(request, sample=orders.count(order) - 1, reminder=reminder)
 
     def _post_values(self, claim: Claim) -> dict[str, str]:
-        """Write a claim's post and its translation as `claims` says."""
+        """Return a claim's post and its translation in the form of `claims`."""
         values = {"post": claim.text, "translation": ""}
         if claim.lang != "en" and claim.translation:
             if self.claims == "translated":
@@ -356,11 +356,11 @@ class Verifier(LLMStage):
 
 @dataclass(frozen=True, kw_only=True)
 class Select(Verifier):
-    """Move the paper that a language model chooses to the first rank; the rest keep their order.
+    """Move the paper that a language model chooses to the first rank; keep the others' order.
 
     Args:
-        reply: json is {"reasoning", "selected_paper"}; number a text that begins with the paper's
-            number or with None, as the released short prompt (`verify_short`) asks.
+        reply: json is {"reasoning", "selected_paper"}; number is a text that begins with the
+            paper's number or with None, as in the released short prompt (`verify_short`).
     """
 
     reply: Literal["json", "number"] = "json"
@@ -382,7 +382,7 @@ class Select(Verifier):
         weights = np.zeros(count + 1)
         if self.reply == "json":
             data = answer.data or {}
-            # 3.0 is an integer of JSON, too.
+            # In JSON 3.0 is also an integer.
             number = int(float(str(data["selected_paper"])))
             weights[number - 1] = 1
             return Vote(weights, str(data["reasoning"]))
@@ -398,12 +398,12 @@ class Select(Verifier):
 
 
 def _is_quotation(match: re.Match[str]) -> bool:
-    """Whether a number begins what another one wrote: `"Paper 4 fits", says the post`."""
+    """Whether a number begins a quotation: `"Paper 4 fits", says the post`."""
     if ">" in match["before"]:
         return True
     if _QUOTES.isdisjoint(match["before"]):
         return False
-    # Quotes around the number alone are the model's own.
+    # Quotes around only the number are the model's own.
     return _CLOSED.match(match.string, match.end()) is None
 
 
@@ -411,8 +411,8 @@ def _is_quotation(match: re.Match[str]) -> bool:
 class Letters(Verifier):
     """Move the most probable paper to the first rank, if it beats the probability of none.
 
-    The papers are named A, B, ..; the letter after the last one means none. Several votes add up
-    their probabilities.
+    The papers are named A, B, ..; the letter after the last one means none. The probabilities of
+    several votes are summed.
     """
 
     depth: Annotated[int, Between(1, MOST_TOKENS - 1)] = 10
@@ -444,7 +444,7 @@ class Letters(Verifier):
         )
 
     def vote(self, answer: Answer, count: int) -> Vote | str:
-        """Read the probabilities of the last token that is a letter: thoughts go before."""
+        """Return the probabilities of the last token that is a letter, after any thoughts."""
         letters = self.labels(count + 1)
         read = [token for token in answer.logprobs if token.text.strip() in letters]
         if not read:
@@ -463,9 +463,9 @@ class Letters(Verifier):
 
 
 def shown_order(claim: str, seed: int, draw: int, count: int) -> list[int]:
-    """Return the ranks in the order in which draw n shows them, by seed and claim.
+    """Return the ranks in the order of draw n, by seed and claim.
 
-    The first `count` draws show every source at every place once.
+    The first `count` draws show every source at every position once.
     """
     order = list(range(count))
     random.Random(f"{seed} {claim} {draw // count}").shuffle(order)
@@ -478,9 +478,9 @@ def papers_text(
     names: Sequence[str],
     form: SourceForm,
 ) -> str:
-    """Write papers under their names: `Paper 1`, and its text below, each line indented.
+    """Format papers under their names: `Paper 1`, and its text below, each line indented.
 
-    A text cannot begin another paper: its line breaks are gone, and all its lines are indented.
+    A text cannot imitate another paper: its line breaks are removed, and its lines are indented.
     """
     blocks = []
     for name, source in zip(names, sources, strict=True):
@@ -507,9 +507,9 @@ def fitted(
     sources: Sequence[Source],
     budget: int,
 ) -> tuple[Message, ...] | None:
-    """Write a prompt of at most `budget` tokens, estimated; None if titles alone have more.
+    """Write a prompt of at most `budget` estimated tokens; None if even titles exceed it.
 
-    Authors are dropped first, then every abstract loses the same share.
+    Authors are dropped first, then every abstract is cut by the same share.
     """
 
     def fits(messages: tuple[Message, ...]) -> bool:
@@ -544,7 +544,7 @@ def _shorten(source: Source, share: float) -> Source:
 
 
 def _move_to_front(ranked: Sequence[tuple[str, float]], row: int) -> Ranking:
-    """Move a source to the front: by the range of the list above the others, as 1 of 0 to 1."""
+    """Move a source to the front, above the others by the score range of the list."""
     first = np.float32(ranked[0][1])
     last = np.float32(ranked[-1][1])
     if first > last:

@@ -1,8 +1,8 @@
-"""Re-rank with a generative model that answers yes or no: Qwen3-Reranker and models prompted so.
+"""Re-rank with a generative model that answers yes or no, such as Qwen3-Reranker.
 
 A pair's score is logit(yes) - logit(no) at the prompt's last position. The prompt is Qwen's own
-(Qwen3-Reranker's model card); the 2026 paper's code has its last tags HTML-escaped for the 8B
-model, which is then asked in tokens it was not trained on: `template: escaped`.
+(Qwen3-Reranker's model card). The 2026 paper's code HTML-escapes its last tags for the 8B model,
+which was not trained on the resulting tokens: `template: escaped`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# Counted up when the same settings would give other scores.
+# Increased if the same settings give other scores.
 _FORMAT = 1
 RELEASED = (
     "Given a scientific claim from a social media post, "
@@ -70,7 +70,7 @@ _ENDINGS: Mapping[Ending, str] = {
     "qwen3": "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
     "escaped": "<|im_end|>\n<|im_start|>assistant\n<think&gt;\n\n</think&gt;\n\n",
 }
-# Fewer pairs of a claim than these share the instruction alone.
+# If a claim has fewer pairs, they share only the instruction.
 _OWN_PREFIX = 4
 
 
@@ -79,10 +79,10 @@ class YesNo(LocalReranker):
     """Re-rank with a generative model's log-odds of yes.
 
     Args:
-        instruction: what the model is told to judge by: `released`, the line of the 2026
-            paper's code; `detailed`, rules after the paper's figure 3; or a text of your own.
-        template: `qwen3`, as the model was trained; `escaped`, as the 2026 paper's code asks
-            the 8B model.
+        instruction: the model's instruction: `released`, the line of the 2026 paper's code;
+            `detailed`, rules after the paper's figure 3; or your own text.
+        template: `qwen3`, the template of the model's training; `escaped`, that of the 2026
+            paper's code for the 8B model.
     """
 
     model: str = "Qwen/Qwen3-Reranker-0.6B"
@@ -99,7 +99,7 @@ class YesNo(LocalReranker):
 
     @cached_property
     def prompt_settings(self) -> tuple[int, str, Ending]:
-        """Return the prompt's length, its instruction and its form; a checkpoint says them."""
+        """Return the prompt's length, instruction and form; a checkpoint determines them."""
         length = self.max_length
         instruction = self.instruction
         template = self.template
@@ -122,7 +122,7 @@ class YesNo(LocalReranker):
     @cached_property
     def network(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         folder, _, settings = self.files
-        _ = self.answers  # a tokenizer without them is refused before weights are read
+        _ = self.answers  # a tokenizer without them is refused before weights are loaded
         return load_causal(folder, settings), self.tokenizer
 
     @cached_property
@@ -131,17 +131,17 @@ class YesNo(LocalReranker):
         return load_tokenizer(folder, settings)
 
     def prompt(self, pair: Pair) -> tuple[str, str, str]:
-        """Write a pair's prompt: head before the instruction, body with the texts, end."""
+        """Return a pair's prompt: head before the instruction, body with the texts, end."""
         _, instruction, template = self.prompt_settings
-        # Tokenizers split the special tokens of a text, but not `<think>` or `<tool_call>`.
+        # Tokenizers split special tokens in a text, but not `<think>` or `<tool_call>`.
         claim = escape_control_tokens(pair.claim)
         source = escape_control_tokens(pair.source)
         return write_prompt(Pair(claim, source), instruction, template)
 
     def tokens(self, pairs: Sequence[Pair]) -> list[list[int]]:
-        """Tokenize prompts, cut within the source; empty if the claim leaves no room for it.
+        """Tokenize prompts, truncating the source; empty if there is no room for it.
 
-        The names of special tokens in a text are plain text.
+        Names of special tokens in a text are plain text.
         """
         from claim2source.models.load import count_positions
 
@@ -188,7 +188,7 @@ class YesNo(LocalReranker):
         return ids[0], ids[1]
 
     def features(self, pairs: Sequence[Pair]) -> dict[str, Any]:
-        """Make the tensors of some pairs' prompts, padded on the left, on the CPU."""
+        """Return the tensors of some pairs' prompts, padded on the left, on the CPU."""
         ids, mask = left_padded(self.tokens(pairs))
         positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
         return {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
@@ -205,7 +205,7 @@ class YesNo(LocalReranker):
         return scores
 
     def score(self, pairs: Sequence[Pair]) -> Iterator[RawScores]:
-        """Score pairs claim by claim, so that the shared start of their prompts is read once."""
+        """Score pairs claim by claim, so that the prompts' common prefix is computed once."""
         order: list[int] = []
         for rows in rows_by_claim(pairs).values():
             order += rows
@@ -246,10 +246,10 @@ class YesNo(LocalReranker):
         ids: Mapping[int, list[int]],
         shared: _Prefixes,
     ) -> Iterator[RawScores]:
-        """Score prompts, reading the tokens with which all of them begin once."""
+        """Score prompts, computing their common prefix once."""
         from claim2source.models.tokens import grouped_lengths
 
-        # At least one token is left to each pair.
+        # Each pair keeps at least one token.
         prefix = list(commonprefix([ids[row][:-1] for row in rows]))
         lengths = [len(ids[row]) - len(prefix) for row in rows]
 
@@ -270,7 +270,7 @@ def write_prompt(
     instruction: str,
     template: Ending = "qwen3",
 ) -> tuple[str, str, str]:
-    """Write the prompt of a pair whose control tokens are parted: head, body and end."""
+    """Return the prompt of a pair with split control tokens: head, body and end."""
     words = INSTRUCTIONS.get(instruction, instruction)
     head = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n"
     body = f"<Instruct>: {words}\n<Query>: {pair.claim}\n<Document>: {pair.source}"
@@ -294,9 +294,9 @@ def answers_direction(
     model: PreTrainedModel,
     answers: tuple[int, int],
 ) -> tuple[torch.Tensor, torch.Tensor | float]:
-    """Compute the direction of logit(yes) - logit(no) in a hidden state, and its bias.
+    """Return the direction of logit(yes) - logit(no) in a hidden state, and its bias.
 
-    The two answers' logits alone, in float32: half precision ties many pairs.
+    Only the two answers' logits are computed, in float32: half precision ties many pairs.
     """
     head: Any = model.get_output_embeddings()
     yes, no = answers
@@ -308,9 +308,9 @@ def answers_direction(
 
 
 class _Prefixes:
-    """Score prompts whose first tokens are the same, reading those once.
+    """Score prompts with a common prefix, computing the prefix once.
 
-    It keeps the keys and values of the last such tokens, for a batch of one.
+    The keys and values of the last prefix are cached, for a batch of one.
     """
 
     def __init__(self, model: PreTrainedModel, answers: tuple[int, int]) -> None:
@@ -319,7 +319,7 @@ class _Prefixes:
         self._cached: tuple[list[int], Any] = ([], None)
 
     def score(self, prefix: list[int], rest: Sequence[Sequence[int]]) -> np.ndarray:
-        """Score prompts that go on with `rest` after `prefix`; returns [n] float32."""
+        """Score prompts that continue `prefix` with `rest`; returns [n] float32."""
         import torch
 
         with torch.inference_mode():

@@ -1,1 +1,1 @@
-"""Describe systems as trees, choose their settings on val, and run them."""
+"""Describe systems as trees, choose their settings on val, and run the systems."""

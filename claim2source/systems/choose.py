@@ -1,4 +1,4 @@
-"""Choose on val a margin below which a stage is asked, and a verdict's threshold."""
+"""Choose on val the margin below which a stage is applied, and a verdict's threshold."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from claim2source.search.choose import Preference, choose, weigh
 from claim2source.stages.stance import HIGHEST, MEAN, Stance, to_verdict
 from claim2source.systems.conditions import MARGIN, WhenConfig
 
-# Of a re-ranker: the default, nothing of the stage before, is the first.
+# A re-ranker's; the first is the default and ignores the stage before.
 MIXES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
-# Of known posts: the first leaves the order as it is.
+# Of known posts; the first does not change the order.
 WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
-# Of a verdict: the default first.
+# Of a verdict; the first is the default.
 THRESHOLDS = tuple(
     dict.fromkeys([Stance.threshold, *(round(step / 20, 2) for step in range(1, 20 * HIGHEST + 1))])
 )
-# Of a margin: the default asks about no claim; each further one asks about more.
+# Of a margin: the default selects no claim; each further one selects more claims.
 MARGINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
 
 
@@ -36,11 +36,11 @@ def choose_margin(
     margins: Sequence[float] = MARGINS,
     rule: Rule = "one_se",
 ) -> tuple[float, Choice]:
-    """Choose `margin_below` for a stage that was asked about all claims and gave `after`.
+    """Choose `margin_below` for a stage that returned `after` for all claims.
 
-    By `one_se` it is the margin that asks about fewest claims, of those that are not worse than
-    the best one by more than one standard error. With `when.disagree` claims whose first source
-    the stage before has changed, from `earlier`, are asked about as well.
+    `one_se` chooses the margin that selects the fewest claims within one standard error of the
+    best. With `when.disagree`, the stage is also applied to claims whose first source changed
+    between `earlier` and the stage before.
     """
     weighing = weigh(data)
     old, new = weighing.of(before), weighing.of(after)
@@ -53,8 +53,8 @@ def choose_margin(
     margin_chosen, choice = choose(
         MARGIN, candidates, weighing, settings=lambda margin: {MARGIN: margin}, by=Preference(rule)
     )
-    asked_share = f"asks about {shares[margin_chosen]:.1%} of these claims"
-    everywhere = f"asked about all it scores {weighing.score(new):.4f}, about none"
+    asked_share = f"applied to {shares[margin_chosen]:.1%} of these claims"
+    everywhere = f"applied to all it scores {weighing.score(new):.4f}, to none"
     return margin_chosen, replace(
         choice, note=f"{asked_share}; {everywhere} {weighing.score(old):.4f}"
     )
@@ -63,7 +63,7 @@ def choose_margin(
 def choose_threshold(
     result: Result, data: Dataset, labels: Mapping[str, str]
 ) -> tuple[float, Choice]:
-    """Choose a verdict's threshold by macro-F1; of equal ones the nearest to the default."""
+    """Choose a verdict's threshold by macro F1; of equal ones the nearest to the default."""
     name, default = "threshold", Stance.threshold
     means = [result.details.get(claim.id, {}).get(MEAN) for claim in data.claims]
     actual = [labels[claim.id] for claim in data.claims]

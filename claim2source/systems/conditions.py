@@ -10,18 +10,18 @@ from claim2source.core.records import Claim
 from claim2source.core.run import Result, Run, join_results
 
 MARGIN = "margin_below"
-# How the note of a claim begins whose ranking a stage was not asked about.
+# Prefix of the note of a claim to which a stage was not applied.
 UNCHANGED = "ranking kept"
 
 
 @dataclass(frozen=True)
 class WhenConfig(Settings):
-    """Set which claims a stage is asked about: one condition that is met is enough.
+    """Set which claims a stage is applied to; one met condition is enough.
 
     Args:
         margin_below: claims whose first score leads the second by less than this share of the
             range of the claim's list, 0 to 1.
-        disagree: claims whose first source is another one than before the last stage.
+        disagree: claims whose first source was changed by the stage before.
     """
 
     margin_below: Share | None = None
@@ -32,13 +32,13 @@ class WhenConfig(Settings):
         require(is_set, "when", asdict(self), "margin_below, disagree or both")
 
     def reason_to_skip(self, claim: str, run: Run, earlier: Run | None) -> str | None:
-        """Explain why a claim's ranking stays as it is; None if the stage is asked."""
+        """Return the reason to keep a claim's ranking; None if the stage is applied."""
         margin = top_margin(run, claim)
         if self.margin_below is not None and margin < self.margin_below:
             return None
         if self.disagree and earlier is not None:
             before, now = earlier.sources(claim, 1), run.sources(claim, 1)
-            # A single source leaves nothing to choose.
+            # A single source cannot be re-ranked.
             if before and before != now and len(run.sources(claim, 2)) > 1:
                 return None
         return f"{UNCHANGED}: a margin of {margin:.3f}"
@@ -50,7 +50,7 @@ class WhenConfig(Settings):
         earlier: Run | None,
         stage: Callable[[Sequence[Claim], Run], Result],
     ) -> Result:
-        """Apply a stage to the claims and rankings that it is asked about; others are kept."""
+        """Apply a stage to the claims that meet its conditions; keep the other rankings."""
         cause = {claim.id: self.reason_to_skip(claim.id, run, earlier) for claim in claims}
         notes = {claim: reason for claim, reason in cause.items() if reason is not None}
         undoubted = Result(run.restricted(notes), notes, stored=True)
@@ -64,7 +64,7 @@ class WhenConfig(Settings):
 def top_margin(run: Run, claim: str) -> float:
     """Return the lead of a claim's first score, as a share of its list's range.
 
-    0 if all scores are equal, 1 if there is nothing to choose.
+    0 if all scores are equal, 1 if there is only one source.
     """
     scores = run.scores[run.rows(claim)]
     if len(scores) < 2:
@@ -74,6 +74,6 @@ def top_margin(run: Run, claim: str) -> float:
 
 
 def share_asked(result: Result) -> float:
-    """Return the share of claims that a stage was asked about."""
+    """Return the share of claims that a stage was applied to."""
     notes = [result.notes.get(claim, "") for claim in result.run.claim_ids]
     return sum(not note.startswith(UNCHANGED) for note in notes) / max(len(notes), 1)

@@ -24,7 +24,7 @@ from claim2source.systems.seen import Trained
 
 
 def fit_retrieval(part: Retrieval, fitting: Fitting) -> tuple[Retrieval, list[Choice]]:
-    """Choose the open settings of a part, and of all that it is made of."""
+    """Choose the open settings of a part and of its inner parts."""
     part.require_supported()
     if isinstance(part.retriever, Hybrid):
         return _fit_hybrid(part, part.retriever, fitting)
@@ -37,7 +37,7 @@ def fit_retrieval(part: Retrieval, fitting: Fitting) -> tuple[Retrieval, list[Ch
 
 
 def _fit_leaf(part: Retrieval, fitting: Fitting) -> tuple[Any, list[Choice]]:
-    """Choose the settings of a retriever; on all of train, if no model of it was trained."""
+    """Choose the settings of a retriever; on all of train if it has no trained model."""
     retriever, grid, train_split = part.retriever, part.grid, fitting.train_split
     if isinstance(retriever, Fielded):
         made_of = retriever, grid, train_split
@@ -110,7 +110,7 @@ def _fit_routes(
             number, choice = _choose_route(language, fitted, fitting)
             own = candidates[number]
             choices.append(choice)
-        # What was chosen before is not chosen again.
+        # Settings that were chosen before are not chosen again.
         fitted_routes[language] = (fit_retrieval(own, fitting)[0],)
         if own not in distinct:
             distinct.append(own)
@@ -147,7 +147,7 @@ def _route_settings(part: Retrieval) -> Mapping[str, str]:
 
 
 def _unnamed(part: Retrieval) -> Retrieval:
-    """Reduce a part to the settings that its rankings depend on; routes keep parts' names."""
+    """Keep only the settings that a part's rankings depend on; routes keep parts' names."""
     if isinstance(part.retriever, Hybrid):
         part = part.with_parts([_unnamed(own) for own in part.parts])
     return replace(part, name="", label=None, unsupported=None, advice=None)

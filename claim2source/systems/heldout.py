@@ -1,4 +1,4 @@
-"""Find the claims that settings may be chosen on: nothing was trained or is reported on them."""
+"""Find the claims that settings may be chosen on: neither trained on nor reported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 Value = TypeVar("Value")
 TRAIN_SPLIT = "train"
 
-_DIFFERS = "the val carved here is not the one training held out: the data differ"
+_DIFFERS = "the val carved here is not the val that training held out: the data differ"
 _KNOWS_TRAIN = "val: the model was trained on train; only `carved` is unseen"
 _MODEL_SAW = "the model was trained on"
 
@@ -46,11 +46,11 @@ _MODEL_SAW = "the model was trained on"
 class ChoosingOn:
     """Name the claims that settings are chosen on.
 
-    BM25's are chosen on all of `split` (none: as the checkpoint's manifest says, else train): it
-    has no weights that could know those claims. A fusion's are chosen on the part that training
-    carves out (`carved`: as the manifest says, else by the training defaults), on all of it
-    (`train`), or as its dense part allows (`auto`). `rule` is how is chosen. `lenient`: how the
-    data set is loaded.
+    BM25's settings are chosen on all of `split` (None: the split in the checkpoint's manifest, else
+    train), because BM25 has no trained weights. A fusion's are chosen on the part that training
+    carves out (`carved`: as in the manifest, else by the training defaults), on all of the split
+    (`train`), or on what its dense part allows (`auto`). `rule` is the rule of the choice;
+    `lenient` is passed on when the data set is loaded.
     """
 
     split: str | None = None
@@ -60,15 +60,15 @@ class ChoosingOn:
 
 
 class NothingToChooseOn(UserError):
-    """Report that there are no claims to choose settings on besides those reported."""
+    """Raised if no claims are left to choose settings on."""
 
 
 @dataclass(frozen=True)
 class SelectionData:
-    """Claims that settings are chosen on; `note` says where training held out others.
+    """Claims that settings are chosen on; `note` says if training held out other claims.
 
-    `seen` are the claims of val whose papers stay in train, `seen_share` the mix of both parts to
-    choose for. `labels` are verdicts by claim, if there are any.
+    `seen` are the claims of val whose papers stay in train; `seen_share` is their weight in the
+    choice. `labels` are verdicts by claim, if there are any.
     """
 
     train: Dataset
@@ -80,7 +80,7 @@ class SelectionData:
 
     @property
     def trained_golds(self) -> frozenset[str] | None:
-        """Return the golds of the claims that were trained on; None if nothing was trained."""
+        """Return the golds of the training claims; None if nothing was trained."""
         if self.val is self.train:
             return None
         held_out = {claim.id for claim in self.val.claims}
@@ -88,7 +88,7 @@ class SelectionData:
         return frozenset(gold for claim in trained for gold in claim.golds)
 
     def without(self, claims: Collection[str], note: str = "") -> SelectionData:
-        """Leave claims of val out, by id; `note` says which, if there are any."""
+        """Return the selection without the claims of these ids; `note` describes them."""
         unknown = [claim for claim in self.val.claims if claim.id not in claims]
         if len(unknown) == len(self.val.claims):
             return self
@@ -96,7 +96,7 @@ class SelectionData:
         return replace(self, val=self.val.with_claims(unknown, "val"), note=notes)
 
     def unknown_to(self, trained_on: TrainedOn, whose: str) -> SelectionData:
-        """Leave claims of val out that something was trained on; `whose` training the note names.
+        """Return the selection without claims that were trained on; the note begins with `whose`.
 
         Raises `NothingToChooseOn` if no claim with a gold is left.
         """
@@ -106,9 +106,7 @@ class SelectionData:
         counted = f"{len(known)} of {len(self.val.claims)} claims"
         rest = self.without(known, f"without {counted} that {whose}")
         if not rest.val.golds:
-            raise NothingToChooseOn(
-                f"{counted} are those that {whose}; no gold is left to choose by"
-            )
+            raise NothingToChooseOn(f"{whose} {counted}; no claim with a gold is left")
         return rest
 
     def weighing(self, data: Dataset | None = None, language: str = MACRO) -> Weighing:
@@ -121,7 +119,7 @@ def carve(
 ) -> SelectionData:
     """Carve val out of a split; the rest may be trained on.
 
-    `mix` is the share of claims of seen papers to choose for; none: what is expected.
+    `mix` is the weight of claims of seen papers; None: their expected share.
     """
     rest, val = carve_val(dataset, share, seed, seen_share=seen_share)
     mix = expected_seen_share(dataset) if mix is None else mix
@@ -131,7 +129,7 @@ def carve(
 def unknown_to_all(selections: Sequence[SelectionData]) -> SelectionData:
     """Return the claims that none of several models was trained on.
 
-    They are weighed as those of the first that held some out. Raises `NothingToChooseOn` if no
+    Weights are those of the first model that held claims out. Raises `NothingToChooseOn` if no
     claim with a gold is left.
     """
     first = next(
@@ -143,18 +141,18 @@ def unknown_to_all(selections: Sequence[SelectionData]) -> SelectionData:
     )
     unknown = [claim for claim in first.val.claims if claim.id in shared]
     if not any(claim.golds for claim in unknown):
-        raise NothingToChooseOn("no claim of train is unknown to all of the models")
+        raise NothingToChooseOn("every claim of train was seen by one of the models")
     val = first.val if len(unknown) == len(first.val.claims) else first.val.with_claims(unknown)
     notes = dict.fromkeys(selection.note for selection in selections if selection.note)
     return replace(first, val=val, note="; ".join(notes))
 
 
 def one_val(language: str, selections: Mapping[str, SelectionData]) -> SelectionData:
-    """Return the claims that none of several systems was trained on, to choose among them.
+    """Return the claims to choose among several systems on: none of them was trained on these.
 
-    Systems without trained weights have all of train; of trained ones, each must have held out the
-    same val. Raises `UserError` if they have not, `NothingToChooseOn` if no claim of the
-    language with a gold is left.
+    Systems without trained weights can use all of train. Trained systems must have held out the
+    same val. Raises `UserError` if they did not, `NothingToChooseOn` if no claim of the language
+    with a gold is left.
     """
     held_out = {
         name: selection
@@ -176,11 +174,11 @@ def one_val(language: str, selections: Mapping[str, SelectionData]) -> Selection
 
 @dataclass(eq=False)
 class HeldOut:
-    """Answer which claims of a data set something may be chosen on, for one reported split.
+    """Find the claims of a data set that settings may be chosen on, for one reported split.
 
-    `manifests` are those of all that was trained and is part of what is chosen: their training
-    must not have seen the claims. None means a model without one. `own_train` are the
-    claims themselves, in place of a data set's train, with `labels`, their verdicts.
+    `manifests` are those of all trained models that the choice involves; their training must not
+    have seen the claims. None is a model without a manifest. `own_train` has the claims if they
+    are not a data set's train, with `labels`, their verdicts.
     """
 
     dataset: str
@@ -192,7 +190,7 @@ class HeldOut:
     _shared: dict[str, dict[str, np.ndarray]] = field(default_factory=dict, init=False)
 
     def without(self, claims: Collection[str]) -> HeldOut:
-        """Remove some of the given claims, which are reported: a fold of a cross-validation."""
+        """Remove claims that are reported: a fold of a cross-validation."""
         assert self.own_train is not None
         rest = self.own_train.with_claims(
             claim for claim in self.own_train.claims if claim.id not in claims
@@ -202,11 +200,11 @@ class HeldOut:
         return reduced
 
     def shared(self, key: object) -> dict[str, np.ndarray]:
-        """Return the values per claim, by id, that depend on no other claim; folds share them."""
+        """Return values by claim id that do not depend on other claims; folds share them."""
         return self._shared.setdefault(repr(key), {})
 
     def get_or_make(self, key: object, make: Callable[[], Value]) -> Value:
-        """Return the value made for a key of the same content, else make it."""
+        """Return the value for a key of the same content; make it if there is none."""
         text = repr(key)
         if text not in self._values:
             self._values[text] = make()
@@ -214,9 +212,9 @@ class HeldOut:
         return value
 
     def train(self, split: str | None = None) -> Dataset:
-        """Load the claims for parts without weights: all of train, or of the split that is named.
+        """Load the claims for parts without weights: all of train, or of the named split.
 
-        Raises `NothingToChooseOn` if it is the reported one, is not there, or has no golds.
+        Raises `NothingToChooseOn` if the split is reported, is missing, or has no golds.
         """
         if self.own_train is not None:
             return self._with_golds(self.own_train)
@@ -226,7 +224,7 @@ class HeldOut:
     def _load(self, split: str) -> Dataset:
         if split == self.reported:
             raise NothingToChooseOn(
-                f"split: {split!r} is the split to choose settings on, and not reported on"
+                f"split: settings are chosen on {split!r}, so it cannot be reported on"
             )
         try:
             train = load(self.dataset, split, lenient=self.choosing.lenient)
@@ -236,22 +234,20 @@ class HeldOut:
 
     def _with_golds(self, data: Dataset) -> Dataset:
         if not data.golds:
-            raise NothingToChooseOn(
-                f"{self.dataset}: no claim of {data.split!r} has a gold to choose by"
-            )
+            raise NothingToChooseOn(f"{self.dataset}: no claim of {data.split!r} has a gold")
         return data
 
     def claims(
         self, manifests: Iterable[Trained | None], fitted_on: Iterable[TrainedOn] = ()
     ) -> SelectionData:
-        """Load the claims that none of several models knows; all of train if none is trained.
+        """Load the claims that no model was trained on; all of train if no model is trained.
 
-        What a model was trained on is recorded next to its manifest. Without such a record the
-        manifest says how its val was carved, and one that was trained from another checkpoint knows
-        the claims of both, if the data of both are here; if they are not, a warning names the
-        risk. `fitted_on` are claims of other parts, such as a learned fusion. Raises `UserError`
-        for settings that contradict a trained one's, `NothingToChooseOn` if no claim with a gold
-        is left.
+        The training claims of a model are recorded next to its manifest. Without this record, val
+        is carved as in the manifest. A model that was trained from another checkpoint has also seen
+        the other's claims; these are known only if the data of both are here, else a warning names
+        the risk. `fitted_on` are claims that other parts were fitted on, such as a learned fusion.
+        Raises `UserError` for settings that contradict a trained model's, `NothingToChooseOn` if
+        no claim with a gold is left.
         """
         models = list(manifests) or [None]
         key = [(model, None if model is None else model.trained_on) for model in models]
@@ -290,10 +286,10 @@ class HeldOut:
         return replace(selection, note="; ".join(filter(None, (selection.note, note))))
 
     def _unknown_by_record(self, manifest: Trained, trained_on: TrainedOn) -> SelectionData:
-        """Find the claims that are not recorded as trained on.
+        """Return the claims that are not recorded as trained on.
 
-        They are the val that training held out if the data set is that of the training, else all
-        of train that is unknown.
+        They are the val that training held out if it used this data set; else all claims of train
+        that it did not use.
         """
         data, choosing = manifest.data, self.choosing
         trained, carves = manifest.weights.kind != "base", choosing.val == "carved"
@@ -307,7 +303,7 @@ class HeldOut:
         try:
             carved = replace(self.carved(data), train=train)
         except ConfigError:
-            # Another data set than the training's, with other languages or too few claims.
+            # The data set is not the training's: other languages or too few claims.
             if carves:
                 raise
             carved = SelectionData(train, train, seen_share=expected_seen_share(train))
@@ -317,20 +313,20 @@ class HeldOut:
         if (trained and data.val_sha256 in prints) or (carves and not trained):
             if not held_out.val.golds:
                 raise NothingToChooseOn(
-                    f"{self.dataset}: no claim of val has a gold and is unknown to the model"
+                    f"{self.dataset}: the model was trained on every claim of val that has a gold"
                 )
             return held_out
         return self._without(train, known, carved)
 
     def _require_split(self, data: DataRecord, trained: bool) -> None:
-        """Raise `ConfigError` for another split to choose on than a model was trained on."""
+        """Raise `ConfigError` if the split to choose on is not the model's training split."""
         if trained and None not in (self.choosing.split, data.train_split):
             is_same = self.choosing.split == data.train_split
-            allowed = f"{data.train_split}, as the checkpoint's manifest says"
+            allowed = f"{data.train_split}, the split in the checkpoint's manifest"
             require(is_same, "train_split", self.choosing.split, allowed)
 
     def _unknown_by_data(self, manifest: Trained | None) -> SelectionData:
-        """Find the claims that a model and its base held out, from the data of their trainings."""
+        """Return the claims that a model and its base held out, by the data of their trainings."""
         selection = self._held_out_by(manifest)
         base = None if manifest is None else read_base_manifest(manifest)
         if manifest is not None and is_lost(manifest.base.name):
@@ -352,7 +348,7 @@ class HeldOut:
         return unknown_to_all([selection, of_base])
 
     def _held_out_by(self, manifest: Trained | None) -> SelectionData:
-        """Find the claims that a model's last training held out; all of train without one."""
+        """Return the claims that a model's last training held out; all of train if untrained."""
         data, choosing = DataRecord() if manifest is None else manifest.data, self.choosing
         trained = manifest is not None and manifest.weights.kind != "base"
         self._require_split(data, trained)
@@ -371,10 +367,10 @@ class HeldOut:
                 return self._without(train, known, selection)
             note = _DIFFERS
             if data.dataset is not None:
-                note += f", and {data.dataset}, which it was trained on, is not here"
+                note += f", and its training data {data.dataset} are missing"
             warn_if_unrecorded(self.dataset, TrainedOn(unrecorded=(model_label(manifest),)))
         if not selection.val.golds:
-            raise NothingToChooseOn(f"{self.dataset}: no claim of val has a gold to choose by")
+            raise NothingToChooseOn(f"{self.dataset}: no claim of val has a gold")
         return replace(selection, train=train, note=note)
 
     def _without(
@@ -382,8 +378,8 @@ class HeldOut:
     ) -> SelectionData:
         """Return the claims of train that a training on other data did not see, by their ids.
 
-        Those of a paper with a claim that it saw are weighed as in `carved`, which is returned
-        if it saw none and `carved` claims are wanted.
+        Claims of a paper with a seen claim are weighted as in `carved`. If the training saw no
+        claim and `carved` ones are wanted, `carved` is returned.
         """
         unknown = [claim for claim in train.claims if claim.id not in known]
         if not known:
@@ -392,29 +388,29 @@ class HeldOut:
         val = train.with_claims(unknown, "val")
         if not val.golds:
             reason = f"{len(known)} of the {len(train.claims)} claims of {train.split!r}"
-            raise NothingToChooseOn(f"{self.dataset}: {reason} are those that {_MODEL_SAW}")
+            raise NothingToChooseOn(f"{self.dataset}: {_MODEL_SAW} {reason}")
         note = f"without the {len(known)} claims of {train.split} that training on other data saw"
         papers = {gold for c in train.claims if c.id in known for gold in c.golds}
         seen = frozenset(claim.id for claim in unknown if papers & set(claim.golds))
         return SelectionData(train, val, note, seen, carved.seen_share)
 
     def carved(self, data: DataRecord) -> SelectionData:
-        """Carve val out of train as a training did; the usual settings fill gaps of its manifest.
+        """Carve val out of train as a training did; defaults fill gaps of its manifest.
 
-        `train` is what is left, in the languages of the training.
+        `train` of the result is the rest, in the languages of the training.
         """
         train = self.train(data.train_split)
-        if data.languages:  # of these alone val was carved
+        if data.languages:  # val was carved only from these
             train = load(self.dataset, train.split, data.languages, lenient=self.choosing.lenient)
         return carve(train, *val_shares(data), data.seen_share_expected)
 
 
 @dataclass(frozen=True)
 class Fitting:
-    """Input of fitting a system: claims held out, the claim form, the reported languages.
+    """Input of fitting a system: held-out claims, the claim form, the reported languages.
 
-    `form` is none if every part is run with its own; `train_split` is the train of a
-    checkpoint next to it, by its manifest.
+    `form` is None if every part is run with its own; `train_split` is the training split of a
+    checkpoint in the system, by its manifest.
     """
 
     held_out: HeldOut
@@ -432,5 +428,5 @@ class Fitting:
         return self.held_out.choosing.rule
 
     def get_or_make(self, made_of: object, make: Callable[[], Value]) -> Value:
-        """Choose a setting, once for equal parts, form and texts, whatever they are called."""
+        """Choose a setting once for equal parts, form and texts, whatever their names."""
         return self.held_out.get_or_make((made_of, self.form), make)

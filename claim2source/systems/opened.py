@@ -1,4 +1,4 @@
-"""Run a system on an opened index of papers, which stands for its first stage."""
+"""Run a system on an opened index of papers, which replaces its first stage."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import apply_stages
 from claim2source.systems.system import FUSE, RETRIEVE, System
 
-# The part of the work before the whole index is read.
+# Name of the work of reading the whole index.
 COUNTING = "reading the index"
-# Papers that a stage which counts terms over the whole index holds in memory, at most.
+# Most papers that a stage can load to count terms over the whole index.
 _POOL = 50_000
 
 
 class OpenedSystem:
-    """Apply a system's stages to what an index finds; each loads its model once and keeps it.
+    """Apply a system's stages to the papers that an index finds; each loads its model only once.
 
-    The engine takes over the system's fusion. Raises `UserError` if the system's first stage
-    is not the index's: another BM25, model or kind.
+    The engine uses the system's fusion. Raises `UserError` if the system's first stage does not
+    match the index: another BM25, model or kind.
     """
 
     def __init__(self, engine: Engine, system: System, runtime: SystemRuntime) -> None:
@@ -45,15 +45,15 @@ class OpenedSystem:
 
     @property
     def depth(self) -> int:
-        """Count the papers of each list that the stages read."""
+        """Return the number of papers of each list that the stages use."""
         return self.system.first_depth(0)
 
     def _adopt(self) -> None:
-        """Give the index the system's fusion and model, if the index can stand for the rest."""
+        """Set the index's fusion and model to the system's; raise if its first stage differs."""
         engine, system, first = self.engine, self.system, self.system.first
         if isinstance(first.retriever, Hybrid):
             engine.fusion = first.retriever.fusion
-        require(not system.is_fit, "system", system.name, "nothing to fit: an index has no claims")
+        require(not system.is_fit, "system", system.name, "a system without `fit`")
         has_terms = not (engine.manifest.encoded_first and isinstance(first.retriever, Dense))
         require(has_terms, "system", system.name, "bm25 or hybrid: the index stores no vectors")
         for part in first.parts or (first,):
@@ -62,9 +62,9 @@ class OpenedSystem:
             if isinstance(own, BM25):
                 engine.manifest.check_analyser(own, engine.location)
             elif not is_dense or isinstance(first.retriever, Routes):
-                allowed = "bm25, dense or hybrid: the index is the first stage"
+                allowed = "bm25, dense or hybrid: the index replaces the first stage"
                 require(False, "system", system.name, allowed)
-            # `dense: checkpoint` is the index's own.
+            # `dense: checkpoint` is the index's own model.
             elif part.unsupported is None and own.model != engine.manifest.model:
                 engine.load(own.model)
 
@@ -75,10 +75,10 @@ class OpenedSystem:
         sources: Sequence[Source],
         on_part: Callable[[str], None],
     ) -> list[tuple[str, Result]]:
-        """Return the results of the first stage's parts and of the stages, named, in order.
+        """Return the results of the first stage's parts and of the stages by name, in order.
 
-        `sources` are those of what the index found; `on_part` is called with the name of each part
-        of the work before it begins.
+        `sources` are the papers that the index found; `on_part` is called with the name of each
+        part of the work before it begins.
         """
         first = self._first_results(found)
         self._count_over(sources, on_part)
@@ -95,14 +95,14 @@ class OpenedSystem:
         return [(RETRIEVE, found.dense)]
 
     def _count_over(self, sources: Sequence[Source], on_part: Callable[[str], None]) -> None:
-        """Have stages count terms over all papers; `UserError` if these are too many."""
+        """Let stages count terms over all papers; raise `UserError` if these are too many."""
         counting = [stage.name for stage in self._stages if stage.counts_terms]
         if not counting or all(self._pool.get(source.id) == source for source in sources):
             return
         if (papers := self.engine.stats().papers) > _POOL:
             raise UserError(
-                f"{self.engine.location}: {counting[0]} weighs terms by how rare they are in all "
-                f"papers, which it holds in memory: {_POOL} at most, and here are {papers}"
+                f"{self.engine.location}: {counting[0]} counts terms over all papers in memory: "
+                f"at most {_POOL} papers are allowed, the index has {papers}"
             )
         on_part(COUNTING)
         self._pool = {}

@@ -1,4 +1,4 @@
-"""Run a retriever of the user's own, a dataclass that a systems file names by a dotted path."""
+"""Run a custom retriever: a dataclass that a systems file names by its dotted path."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def render_claims(claims: Sequence[Claim], form: ClaimForm) -> list[Claim]:
 
 @dataclass(frozen=True, eq=False)
 class OwnIndex:
-    """Search the index of a retriever of the user's own, or read its stored runs.
+    """Search the index of a custom retriever, or read its stored runs.
 
-    `path` is the retriever's dotted path; its index is built by the first search that is not
-    stored. It is given claims whose text is of `form`.
+    `path` is the retriever's dotted path. Its index is built for the first search without a stored
+    run. It gets claims whose text is in `form`.
     """
 
     path: str
@@ -98,7 +98,7 @@ class OwnIndex:
         try:
             content_hash(key)
         except (TypeError, ValueError):
-            reason = "its fields must be JSON values, by which its runs are stored"
+            reason = "its fields must be JSON values: they are the key of its stored runs"
             raise InputError(self.path, reason=reason) from None
         return key
 
@@ -108,7 +108,7 @@ class OwnIndex:
         most_excluded = max((len(claim.excluded) for claim in claims), default=0)
         result = self._index.search(claims, k + most_excluded)
         if not isinstance(result, Result):
-            reason = f"search(claims, k) returned a {type(result).__name__}; wanted: a Result"
+            reason = f"search(claims, k) must return a Result, not a {type(result).__name__}"
             raise InputError(self.path, reason=reason)
         result = replace(result, run=self._checked_run(result.run, claims, k))
         if result.cost.seconds:
@@ -120,13 +120,13 @@ class OwnIndex:
         return replace(result, cost=cost)
 
     def _checked_run(self, run: Run, claims: Sequence[Claim], k: int) -> Run:
-        """Return the claims' lists in order, without sources that may not be ranked for them.
+        """Return the claims' lists in order, without sources that are excluded for a claim.
 
         Raises `InputError` for a claim without a list, or a source that is not indexed.
         """
         unknown = [source for source in run.vocabulary if source not in self._source_ids]
         if unknown:
-            raise InputError(self.path, reason=f"ranks {unknown[0]!r}, which is not indexed")
+            raise InputError(self.path, reason=f"returned {unknown[0]!r}, which is not indexed")
         ranked_claims = set(run.claim_ids)
         lists: dict[str, list[tuple[str, float]]] = {}
         for claim in claims:
@@ -145,9 +145,9 @@ class OwnIndex:
 
 @dataclass(frozen=True)
 class Own:
-    """Rank by a retriever of the user's own, which a dotted `path` names.
+    """Rank by a custom retriever with the dotted `path`.
 
-    It is given claims whose text is of `form`, and what a `runtime` has.
+    It gets claims whose text is in `form`, and the content of a `runtime`.
     """
 
     path: str
@@ -169,13 +169,13 @@ class Own:
 
 
 def own_models(retriever: Retriever) -> list[str]:
-    """Name the model of a retriever, which may have been trained on claims."""
+    """Return the name of a retriever's model, which may have been trained on claims."""
     model = getattr(retriever, "model", None)
     return [model] if isinstance(model, str) and model else []
 
 
 def fits_itself(retriever: Retriever) -> bool:
-    """Whether a retriever chooses its settings by a method `fit` of its own."""
+    """Whether a retriever chooses its settings by its own method `fit`."""
     return hasattr(retriever, "fit")
 
 
@@ -184,7 +184,7 @@ def fit_own(
 ) -> tuple[Retriever, list[Choice]]:
     """Choose a retriever's settings by its method `fit`, or from the lists of `grid`.
 
-    Both use claims that no model of it was trained on; with no model, all of train.
+    Both use claims that its model was not trained on; without a model, all of train.
     """
     runtime, models = fitting.runtime, own_models(retriever)
     if models:
@@ -231,7 +231,7 @@ def choose_own(
 ) -> tuple[Retriever, Choice]:
     """Choose a retriever's settings from lists of values, of which the first is the default.
 
-    Distance from the default is in steps: of numbers in their order, else as they are listed.
+    Distance from the default is in steps: numbers are sorted, other values keep their order.
     """
     weighing = weigh(val)
     claims = [claim for claim in val.claims if claim.golds]

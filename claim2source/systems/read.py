@@ -46,23 +46,23 @@ from claim2source.text import ClaimForm, Rendering, SourceForm
 Entry = TypeVar("Entry")
 # The systems that the package ships.
 SYSTEMS_FOLDER = CONFIGS / "systems"
-# In place of a setting: it is chosen on held-out claims.
+# A setting with this value is chosen on held-out claims.
 FIT = "fit"
-# The settings of a stage that may be, and what they are until then: the margin asks about all.
+# The settings of a stage that can be `fit`, and their values until then: no claim is skipped.
 _UNTIL_FIT = {MIX: MIXES[0], WEIGHT: WEIGHTS[0], THRESHOLD: THRESHOLDS[0]}
 _ALL = 1.0
-# The keys by which a system names a stage: a dataclass of one module of claim2source.stages.
+# The keys that name a stage, a dataclass of a module of claim2source.stages.
 STAGE_KINDS = ("rerank", "verify")
 WHEN, SIMULATED, _INJECT = "when", "simulated", "inject_gold"
 KINDS = ("bm25", "fielded", "dense", "run", "hybrid")
 _OWN_PATH = "the dotted path of your own dataclass"
 DEEPEST = 10**6
-MOST_LEVELS, MOST_NODES = 32, 1_000  # of a system's tree, which is walked by recursion
+MOST_LEVELS, MOST_NODES = 32, 1_000  # of a system's tree, which is walked recursively
 _MOST_NAMED = 12  # systems of a circle
 _TOO_LARGE = (
-    f"a system has at most {MOST_LEVELS} levels of systems or hybrids, and {MOST_NODES} nodes"
+    f"a system can have at most {MOST_LEVELS} levels of systems or hybrids, and {MOST_NODES} nodes"
 )
-# Keys of a system, or of a rumours' pipeline, in version 0.2.
+# Keys of a system, or of a rumour pipeline, in version 0.2.
 _OLD = {"bm25", "model", "hybrid", "run", "tune", "sources", "rendering", "passages", "index"}
 _OLD |= {"rerank", "stance", "verdict", "choose"}
 
@@ -73,33 +73,33 @@ class SystemEntry(Settings):
 
     Args:
         retrieve: a node: `{bm25: ..}` with BM25's settings; `{dense: ..}`, a checkpoint, a
-            training run's folder, a model's name, or its settings (beside it `sources` and
-            `rendering`); `{run: ..}`, files of another program;
-            `{hybrid: [A, B]}`, two nodes, with the fusion's settings beside it; `{fielded: ..}`,
-            BM25 over text and hashtags of tweets; `{my_module.MyRetriever: ..}`, the dotted path
-            of a dataclass of your own, with its settings; or the name of another system. A list
-            of values of a setting of BM25 or of your own retriever, the default first, is chosen
-            from on train; `k1: fit` means the usual lists of k1, b and title weight. `alpha:
-            fit` has the fusion's method, scale, depth and alpha chosen on claims that the dense
-            part's training held out. `dense: checkpoint` is the one that the program is given. A
-            node may have `claims`, the claim form that it reads.
-        routes: language -> node that ranks its claims; the other languages' are `retrieve`'s.
-            A list of nodes: val chooses one for the language.
-        stages: what follows, in order: `{rerank: NAME, ..settings}` or `{verify: NAME, ..}`.
-            NAME is a module of claim2source.stages, or the dotted path of a dataclass of your own.
-            With `when: {margin_below: 0.2}` a stage is asked only about claims whose first score
-            leads by less than that share of their list's range, with `when: {disagree: true}` about
-            those whose first source the stage before has changed. `simulated: true` keeps a stage,
-            and what follows it, out of tests and published numbers.
+            training run's folder, a model's name, or its settings (with the further keys `sources`
+            and `rendering`); `{run: ..}`, files of another program;
+            `{hybrid: [A, B]}`, two nodes, with the fusion's settings as further keys;
+            `{fielded: ..}`, BM25 over text and hashtags of tweets; `{my_module.MyRetriever: ..}`,
+            the dotted path of your own dataclass, with its settings; or the name of another
+            system. If a setting of BM25 or of your own retriever is a list of values, the default
+            first, one is chosen on train. `k1: fit` means the usual lists of k1, b and title
+            weight. `alpha: fit` chooses the fusion's method, scale, depth and alpha on claims that
+            the dense part's training held out. `dense: checkpoint` is the program's --checkpoint.
+            A node can have `claims`, its claim form.
+        routes: language -> node that ranks its claims; other languages use `retrieve`.
+            From a list of nodes, one is chosen on val.
+        stages: later stages, in order: `{rerank: NAME, ..settings}` or `{verify: NAME, ..}`.
+            NAME is a module of claim2source.stages, or the dotted path of your own dataclass.
+            `when: {margin_below: 0.2}` applies a stage only to claims whose first score leads by
+            less than this share of their list's range, `when: {disagree: true}` to those
+            whose first source the stage before has changed. `simulated: true` excludes a stage,
+            and all later ones, from tests and published numbers.
         claims: claim form; none: the one that is evaluated.
-        depth: sources that the first stage keeps per claim; none: 100, or as deep as a stage
-            looks.
-        label: name by which reports and published tables know the system; none: a BM25's own
+        depth: sources that the first stage keeps per claim; none: 100, or the depth of the
+            deepest stage.
+        label: name of the system in reports and published tables; none: a BM25's own
             name, the model's, or `hybrid:` and the dense part's label (`bm25-tuned` and
-            `tuned-hybrid:` if settings are chosen), then every stage with what its settings
-            change. The 2025 paper's BM25 is `bm25`.
-        unsupported: why this program cannot run it; it is listed as not run.
-        advice: what to do if its weights are missing.
+            `tuned-hybrid:` if settings are chosen), then every stage with its changed settings.
+            The 2025 paper's BM25 is `bm25`.
+        unsupported: the reason why this program cannot run it; it is listed as not run.
+        advice: the remedy if its weights are missing.
     """
 
     retrieve: Any
@@ -132,16 +132,16 @@ def read_systems(
 ) -> Systems:
     """Read the systems of all files, in order; `beside` has further ones that they may name.
 
-    None: the files that the package ships. `llm` is for stages that name no language model.
-    Raises `UserError` if a name means two things, or names a system that is not there.
+    None reads the files that the package ships. `llm` is for stages that do not name a language
+    model. Raises `UserError` if a name is ambiguous or unknown.
     """
     entries: Entries = {}
     for path in shipped_files() if files is None else files:
         for name, (entry, values) in _entries(path).items():
             if not name or any(c in name for c in "/\\\0\n") or name.startswith("."):
-                raise InputError(path, field=name, reason="a name must be fit for a folder")
+                raise InputError(path, field=name, reason="must be a valid folder name")
             if entries.setdefault(name, (entry, values))[0] != entry:
-                raise InputError(path, field=name, reason="is another system in another file")
+                raise InputError(path, field=name, reason="has another definition in another file")
     mine = list(entries)
     for path in beside:
         entries = _entries(path) | entries
@@ -154,7 +154,7 @@ def shipped_files() -> list[Path]:
 
 
 def make_system(name: str, values: Mapping[str, Any]) -> System:
-    """Make a system of plain values, as a YAML file has them. Raises `UserError`.
+    """Make a system from plain values, as in a YAML file. Raises `UserError`.
 
     Example:
         >>> import claim2source as c2s
@@ -173,19 +173,19 @@ def make_system(name: str, values: Mapping[str, Any]) -> System:
 def read_entries(kind: type[Entry], path: Path, folder: str = "systems") -> dict[str, Entry]:
     """Read a YAML of named entries, each with the keys of the dataclass `kind`, in file order.
 
-    A file with a key at its top that `kind` requires, or a list by one of its keys, is one entry,
-    named as the file is. `folder` of configs/ has the files that ship. Raises `UserError` with
-    file, line and key.
+    A file is a single entry with the file's name if its top level has a required key of `kind`, or
+    a list under one of the keys. `folder` of configs/ has the shipped files. Raises `UserError`
+    with file, line and key.
     """
     return {name: entry for name, (entry, _) in _read_named(kind, path, folder).items()}
 
 
 def _read_named(kind: type[Entry], path: Path, folder: str) -> dict[str, tuple[Entry, YamlMapping]]:
-    """Read entries as `read_entries` does, each with the values and lines that it was made of."""
+    """Read entries as `read_entries` does, each with its values and lines."""
     path = shipped(path, folder)
     raw, keys = read_yaml(path), config_options(kind)
     if not isinstance(raw, YamlMapping):
-        raise InputError(path, reason="must be names, each with its keys below it")
+        raise InputError(path, reason="must be a mapping of names, each with its keys")
     is_entry = any(
         name in keys and (isinstance(value, list) or keys[name].default is MISSING)
         for name, value in raw.items()
@@ -197,7 +197,7 @@ def _read_named(kind: type[Entry], path: Path, folder: str) -> dict[str, tuple[E
         try:
             entries[name] = make(kind, values), raw
         except ConfigError as error:
-            # A flag does not help in a file of entries.
+            # The hint at a flag is cut: it does not help in a file of entries.
             reason = f"{error.key}: {error.reason}".partition("; give --")[0]
             raise ConfigError(name, values, "", reason).at(raw.locations[name]) from None
     return entries
@@ -210,14 +210,14 @@ def _entries(path: Path) -> Entries:
         if not _is_old(path):
             raise
         reason = (
-            "is in the grammar of version 0.2; version 1.0.0 is the last that reads it, "
-            "by its scripts/upgrade_systems.py"
+            "is written for version 0.2; convert it with scripts/upgrade_systems.py of "
+            "version 1.0.0"
         )
         raise InputError(path, reason=reason) from error
 
 
 def _is_old(path: Path) -> bool:
-    """Whether a file that cannot be read has systems or rumours' pipelines of version 0.2."""
+    """Whether an unreadable file has systems or rumour pipelines of version 0.2."""
     try:
         values = read_yaml(path)
     except InputError:
@@ -238,7 +238,7 @@ def _is_old_entry(entry: Any) -> bool:
 
 
 class _Reader:
-    """Make systems of entries; a system that several entries name is made once."""
+    """Make systems from entries; a system that several entries name is made once."""
 
     def __init__(self, entries: Entries, llm: LLMConfig | None = None) -> None:
         self.entries = entries
@@ -253,7 +253,7 @@ class _Reader:
         return self._make(name)
 
     def _chain(self, name: str) -> list[str]:
-        """List the systems that a system is another name of, one by one."""
+        """List the systems that a name leads to, one alias after the other."""
         chain = {name: None}
         following = self._shared_name(name)
         while following is not None and following not in self._systems:
@@ -271,7 +271,7 @@ class _Reader:
         return error.at(_find_line(values, name, "retrieve"))
 
     def _shared_name(self, name: str) -> str | None:
-        """Return the name of the system whose first stage and stages a system takes over."""
+        """Return the name of the system whose first stage and stages a system inherits."""
         entry, _ = self.entries[name]
         retrieve = entry.retrieve
         is_name = isinstance(retrieve, str) and retrieve in self.entries and entry.routes is None
@@ -290,7 +290,7 @@ class _Reader:
         try:
             system = self._system(name, entry)
         except ConfigError as error:
-            if error.key == name and name not in values:  # not of a file: it says it all
+            if error.key == name and name not in values:  # not from a file: the message is complete
                 raise
             reason = f"{error.key}: {error.reason}".partition("; give --")[0]  # no flags in a file
             raise ConfigError(name, "", "", reason).at(
@@ -324,7 +324,7 @@ class _Reader:
     def _first_stage(self, name: str, entry: SystemEntry) -> Retrieval:
         several = self._several(entry.retrieve, "retrieve")
         if entry.routes is None and len(several) == 1:
-            # The whole system's label is its own; without stages it is the node's too.
+            # A label belongs to the whole system; without stages also to its node.
             label = None if entry.stages else entry.label
             return replace(
                 several[0], name=several[0].name or name, label=several[0].label or label
@@ -332,12 +332,12 @@ class _Reader:
         routes = {DEFAULT: several}
         for language, node in by_primary_language(entry.routes or {}, "routes").items():
             if language == DEFAULT:
-                allowed = "a language, such as de; `retrieve` is for the others"
+                allowed = "a language, such as de; `retrieve` is for other languages"
                 raise ConfigError(f"routes.{language}", node, allowed)
             routes[language] = self._several(node, f"routes.{language}")
         for language, nodes in routes.items():
             if any(isinstance(node.retriever, Routes) for node in nodes):
-                allowed = "a node without routes of its own"
+                allowed = "a node without its own routes"
                 raise ConfigError(f"routes.{language}", language, allowed)
         node = Retrieval(Routes(routes), name=name)
         _require_small(node, "routes")
@@ -347,7 +347,7 @@ class _Reader:
         nodes = value if isinstance(value, list) else [value]
         parts = tuple(self._node(node, key) for node in nodes)
         if not parts or any(part in parts[:i] for i, part in enumerate(parts)):
-            raise ConfigError(key, value, "a node, or a list of different ones")
+            raise ConfigError(key, value, "a node, or a list of different nodes")
         return parts
 
     def _node(self, node: Any, key: str) -> Retrieval:
@@ -370,7 +370,7 @@ class _Reader:
         if make_node is not None:
             return replace(make_node(node[kind], beside, f"{key}."), claims=claims)
         for name, entry in beside.items():
-            raise ConfigError(f"{key}.{name}", entry, "none here")
+            raise ConfigError(f"{key}.{name}", entry, "", f"is not a key of a {kind} node")
         return replace(_leaf_node(kind, node[kind], f"{key}.{kind}"), claims=claims)
 
     def _shared_node(self, name: str, key: str) -> Retrieval:
@@ -388,17 +388,17 @@ class _Reader:
 
     def _hybrid(self, value: Any, beside: Mapping[str, Any], key: str) -> Retrieval:
         if not isinstance(value, list) or len(value) != 2:
-            allowed = "a list of two nodes: the sparse and the dense one"
+            allowed = "a list of two nodes, the sparse and the dense one"
             raise ConfigError(f"{key}hybrid", value, allowed)
         parts = [self._node(item, f"{key}hybrid.{n}") for n, item in enumerate(value, 1)]
         if any(isinstance(part.retriever, Routes) for part in parts):
-            allowed = "parts without routes: give these to the system"
+            allowed = "parts without routes: set routes of the whole system"
             raise ConfigError(f"{key}hybrid", value, allowed)
         settings = dict(beside)
         if fits := settings.get("alpha") == FIT:
             del settings["alpha"]
             for name, setting in settings.items():
-                allowed = "nothing with `alpha: fit`, which chooses it"
+                allowed = "none with `alpha: fit`, which chooses it"
                 raise ConfigError(f"{key}{name}", setting, allowed)
         fusion = make(FusionConfig, settings, key)
         node = Retrieval(Hybrid(parts[0], parts[1], fusion, fits))
@@ -447,7 +447,7 @@ def _leaf_node(kind: str, value: Any, key: str) -> Retrieval:
 
 
 def _own(path: str, value: Any, key: str) -> Retrieval:
-    """Make the node of a retriever of the user's own, which `path` names."""
+    """Make the node of a custom retriever with the dotted `path`."""
     allowed = f"{', '.join(KINDS)}, or {_OWN_PATH}"
     kind = import_dataclass(key, path, "index", allowed)
     retriever: Retriever
@@ -455,13 +455,13 @@ def _own(path: str, value: Any, key: str) -> Retrieval:
     own = Own(path, retriever)
     if grid and own.fits_itself:
         name, values = grid[0]
-        reason = f"one value: {path} chooses its settings by its own fit(val)"
+        reason = f"one value, because {path} chooses its settings by its own fit(val)"
         raise ConfigError(f"{key}.{name}", list(values), reason)
     return Retrieval(own, grid=grid)
 
 
 def _takes_list(kind: type, name: str) -> bool:
-    """Whether a setting's value is a list itself, not a list of values to choose from."""
+    """Whether a setting's value is itself a list, not a list of values to choose from."""
     option = config_options(kind).get(name)
     if option is None:
         return False
@@ -470,7 +470,7 @@ def _takes_list(kind: type, name: str) -> bool:
 
 
 def _read_grid(kind: type[Config], given: Any, key: str, usual: Grid) -> tuple[Config, Grid]:
-    """Read settings; lists are values to choose from, `k1: fit` means the usual ones."""
+    """Read settings; lists are values to choose from, `k1: fit` means the usual values."""
     settings = dict(_mapping(given, key))
     lists = dict(usual) if settings.get("k1") == FIT else {}
     for name, value in settings.items():
@@ -489,7 +489,7 @@ def _read_grid(kind: type[Config], given: Any, key: str, usual: Grid) -> tuple[C
 
 
 def _find_line(entries: YamlMapping, name: str, key: str) -> Location | None:
-    """Find the line of a system's dotted key, counting items from 1, or of what contains it."""
+    """Return the line of a system's dotted key (items count from 1), or of its parent."""
     value: Any = entries
     line = None
     for part in (name, *key.split(".")):
@@ -516,10 +516,10 @@ def read_stage(
     is_first: bool = False,
     llm: LLMConfig | None = None,
 ) -> SystemStage:
-    """Make a stage of what YAML says of it, under `key`; `is_first`: no other comes before it.
+    """Make a stage from its YAML entry under `key`; `is_first`: whether it is the first stage.
 
-    `llm` is the language model of a stage that asks one and names none.
-    Raises `ConfigError` for a name without a module or dataclass, or a setting it does not have.
+    `llm` is the language model of a stage that needs one and does not name one.
+    Raises `ConfigError` for an unknown module or dataclass, or an unknown setting.
     """
     kinds = [kind for kind in STAGE_KINDS if kind in entry]
     if len(kinds) != 1:
@@ -541,14 +541,14 @@ def read_stage(
             fits, values = {*fits, MARGIN}, {**values, MARGIN: _ALL}
         when = make(WhenConfig, values, f"{key}.{WHEN}.")
         if is_first and when.disagree:
-            allowed = "false: no stage is before the first one"
+            allowed = "false: there is no stage before the first one"
             raise ConfigError(f"{key}.{WHEN}.disagree", True, allowed)
     simulated = bool(entry.get(SIMULATED)) or name == _INJECT
     return SystemStage(f"{kind} {name}", stage, entry, when, frozenset(fits), simulated)
 
 
 def _with_llm(entry: Mapping[str, Any], stage_type: type, llm: LLMConfig) -> Mapping[str, Any]:
-    """Give a stage that asks a language model, and names none, this one."""
+    """Set the language model of a stage that needs one and does not name one."""
     own = entry.get("llm") or {}
     option = config_options(stage_type).get("llm")
     is_asking = option is not None and option.hint is LLMConfig
@@ -558,7 +558,7 @@ def _with_llm(entry: Mapping[str, Any], stage_type: type, llm: LLMConfig) -> Map
 
 
 def _stage_type(key: str, name: str) -> type:
-    """Import the dataclass of a stage: `cross_encoder` is claim2source.stages' CrossEncoder."""
+    """Import a stage's dataclass: `cross_encoder` is CrossEncoder of claim2source.stages."""
     path = name
     if "." not in name:
         attribute = "".join(part.capitalize() for part in name.split("_"))
@@ -571,10 +571,10 @@ def _stage_type(key: str, name: str) -> type:
 
 
 def read_staged(file: Path, name: str | None = None, llm: LLMConfig | None = None) -> System:
-    """Read a file's system with stages: the one of this name, or the only one.
+    """Read a file's system with stages: the one with this name, or the only one.
 
-    `llm` is for stages that name no language model. The file may name systems of all of
-    configs/systems. Raises `ConfigError` if it is not clear which one is meant.
+    `llm` is for stages that do not name a language model. The file may name systems of
+    configs/systems. Raises `ConfigError` if the system is ambiguous.
     """
     systems = read_systems([file], shipped_files(), llm)
     staged = [system for system in systems.values() if system.stages]

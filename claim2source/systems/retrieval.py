@@ -1,4 +1,4 @@
-"""Describe a retriever of a systems file, and all that the file says of it."""
+"""Describe a retriever of a systems file with its further keys."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from claim2source.systems.stages import stage_label
 from claim2source.text import ClaimForm, Rendering, SourceForm
 
 PAPERS_LABEL = "bm25"
-# In place of a model's name: the checkpoint that the program is given.
+# As a model's name: the program's --checkpoint.
 CHECKPOINT = "checkpoint"
 NO_CHECKPOINT = (
-    f"the first stage's dense model is `{CHECKPOINT}`: give --checkpoint, or write its folder there"
+    f"the first stage's dense model is `{CHECKPOINT}`: set --checkpoint, or name its folder there"
 )
 KINDS: dict[type, str] = {
     BM25: "bm25",
@@ -45,9 +45,9 @@ KINDS: dict[type, str] = {
 class Retrieval:
     """Retriever of a systems file: a whole first stage, or a part of a hybrid or of routes.
 
-    `claims` is the claim form that it reads, none: the one that is evaluated. `unsupported` says
-    why it cannot run, `advice` what to do if weights are missing. Settings are chosen from the
-    lists of `grid`; once they are, it is `fitted`.
+    `claims` is its claim form; None: the one that is evaluated. `unsupported` is the reason why it
+    cannot run, `advice` the remedy if weights are missing. Settings are chosen from the lists of
+    `grid`; `fitted` is true afterwards.
     """
 
     retriever: Any
@@ -73,14 +73,14 @@ class Retrieval:
 
     @property
     def parts(self) -> tuple[Retrieval, ...]:
-        """List the parts of a hybrid, first the sparse one, or of routes."""
+        """List the parts of a hybrid, the sparse one first, or of routes."""
         if isinstance(self.retriever, Hybrid | Routes):
             return self.retriever.parts
         return ()
 
     @property
     def is_fit(self) -> bool:
-        """Whether anything of the part is chosen on held-out claims."""
+        """Whether any setting of the part is chosen on held-out claims."""
         retriever = self.retriever
         if self.grid or (isinstance(retriever, Own) and retriever.fits_itself):
             return True
@@ -92,7 +92,7 @@ class Retrieval:
 
     @property
     def main_model(self) -> ModelConfig | None:
-        """Return the dense model that the part is known by; None without one."""
+        """Return the dense model that represents the part; None if there is none."""
         retriever = self.retriever
         if isinstance(retriever, Hybrid):
             return self.parts[1].main_model
@@ -102,11 +102,11 @@ class Retrieval:
 
     @property
     def models(self) -> list[str]:
-        """Name the models of a retriever of the user's own."""
+        """List the models of a custom retriever."""
         return self.retriever.models if isinstance(self.retriever, Own) else []
 
     def walk(self) -> Iterator[Retrieval]:
-        """Yield the part and, after it, everything that it is made of."""
+        """Yield the part, then all parts within it."""
         yield self
         for part in self.parts:
             yield from part.walk()
@@ -130,7 +130,7 @@ class Retrieval:
         return replace(self, retriever=Routes(routes))
 
     def choose_form(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
-        """Return the claim form that the part is run with if `form` is wanted."""
+        """Return the claim form that the part runs with if `form` is requested."""
         given = self.claims or form
         if given is not None:
             return given
@@ -139,11 +139,11 @@ class Retrieval:
         if isinstance(self.retriever, Hybrid):
             return self.parts[1].choose_form(None, runtime)
         forms = {part.choose_form(None, runtime) for part in self.parts}
-        # Parts of different forms are each run with their own.
+        # Each of several parts with different forms runs with its own.
         return forms.pop() if len(forms) == 1 else "original"
 
     def settled(self, form: ClaimForm | None, runtime: SystemRuntime) -> Retrieval:
-        """Return the part with the claim form of everything in it, if `form` is wanted."""
+        """Return the part with the claim form of all its parts set, if `form` is requested."""
         given = self.claims or form
         own = self.choose_form(form, runtime)
         if isinstance(self.retriever, Hybrid):
@@ -155,7 +155,7 @@ class Retrieval:
         return replace(self.with_parts(parts), claims=own)
 
     def index(self, sources: Sequence[Source], runtime: SystemRuntime | None = None) -> Index:
-        """Index sources; claims are read in the form that was settled, else in its own."""
+        """Index sources; claims use the form that was set, else the retriever's own."""
         return self.ready(runtime or SystemRuntime()).index(sources)
 
     def ready(self, runtime: SystemRuntime) -> Retriever:
@@ -168,7 +168,7 @@ class Retrieval:
             return replace(
                 retriever,
                 model=runtime.load(_model(retriever)).encoder,
-                # A checkpoint's sources are as it was trained; the claims' form is compared.
+                # A checkpoint determines the form of its sources; only the claims' form may vary.
                 rendering=rendering,
                 other_sources=None,
                 store=runtime.store,
@@ -188,7 +188,7 @@ class Retrieval:
         return own
 
     def sources(self, runtime: SystemRuntime) -> SourceForm:
-        """Name the representation of sources that is read: that of a plain system."""
+        """Return the form of the sources; that of a plain system if there are several."""
         retriever = self.retriever
         if isinstance(retriever, BM25):
             return retriever.sources
@@ -231,20 +231,20 @@ class Retrieval:
     def _bm25_label(self) -> str:
         if self.grid:
             return "bm25-tuned"
-        # A name alone does not make it the papers'.
+        # The name alone does not make it the papers' BM25.
         return "bm25-own" if self.display_name.casefold() == PAPERS_LABEL else self.display_name
 
     def _hybrid_label(self) -> str:
         sparse, dense = (part.full_label() for part in self.parts)
         kind = "tuned-hybrid" if self.is_fit else "hybrid"
-        # Fused with another BM25 than the papers' it is not their hybrid.
+        # With another BM25 it is not the papers' hybrid.
         kind = kind if sparse in (PAPERS_LABEL, "bm25-tuned") else f"{sparse}-{kind}"
         return f"{kind}:{dense}"
 
 
 @dataclass(frozen=True)
 class BoundRetrieval:
-    """Retrieval with the runtime that it is run with, as a retriever."""
+    """Retrieval bound to a runtime, as a retriever."""
 
     part: Retrieval
     runtime: SystemRuntime
@@ -284,7 +284,7 @@ def _routes_label(routes: Routes) -> str:
 
 
 def claims_behind_run(saved: Saved) -> TrainedOn:
-    """Read the claims that an evaluation of ours noted beside its runs; none without a note."""
+    """Read the training claims that our evaluation noted next to its runs; none without a note."""
     joined = TrainedOn()
     for folder in {path.parent for path in saved.files.values()}:
         if (folder / TRAINED_ON).exists():
@@ -293,7 +293,7 @@ def claims_behind_run(saved: Saved) -> TrainedOn:
 
 
 def retrieval_settings(part: Retrieval) -> dict[str, Any]:
-    """State all that a part says as JSON values, in the form that reports and keys have."""
+    """Return a part's settings as JSON values, in the form of reports and keys."""
     names = ("name", "label", "claims", "unsupported", "advice")
     values: dict[str, Any] = {name: getattr(part, name) for name in names}
     retriever = part.retriever
@@ -321,7 +321,7 @@ def retrieval_settings(part: Retrieval) -> dict[str, Any]:
 def _dense_settings(dense: Dense) -> dict[str, Any]:
     model: Any = as_plain(dense.model)
     if isinstance(dense.model, ModelConfig) and dense.model.truncate_dim is None:
-        # Rows that were stored before this key was there keep their names.
+        # Rows that were stored before this key existed keep their names.
         del model["truncate_dim"]
     return {
         "model": model,

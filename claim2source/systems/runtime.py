@@ -1,4 +1,4 @@
-"""Load models and open the store for systems: one dense model is in memory at a time."""
+"""Load models and open the store for systems; only one dense model is in memory at a time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from claim2source.text import Rendering
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Loaded model's facts about itself.
+    """Facts about a loaded model.
 
-    `rendering` is how records were rendered in its training, `record` its manifest, and
-    `untrained_base` names the base of a checkpoint that nothing was trained of (step 0).
+    `rendering` is the rendering of records in its training, `record` its manifest, and
+    `untrained_base` the name of the base of an untrained checkpoint (step 0).
     """
 
     rendering: Rendering | None
@@ -27,7 +27,7 @@ class ModelFacts:
 
 @dataclass(eq=False)
 class SystemRuntime:
-    """Store, the device, one dense model at a time, and the facts of all that were loaded.
+    """Store, device, one dense model at a time, and the facts about all loaded models.
 
     Raises `UserError` if a model cannot be loaded.
     """
@@ -40,19 +40,19 @@ class SystemRuntime:
     _refused: dict[str, UserError] = field(default_factory=dict, init=False)
 
     def load(self, model: ModelConfig) -> Resolved:
-        """Return a model, letting go of the one before."""
+        """Return a model; the previous one is released first."""
         key = repr(model)
         if key in self._refused:
             raise self._refused[key].with_traceback(None)
         if self._loaded is None or self._loaded[0] != model:
-            self._loaded = None  # before the next one is read: two may not fit
+            self._loaded = None  # before loading the next one: memory may not hold two
             try:
                 resolved = resolve(model, self.device)
             except UserError as error:
-                # Not tried again for every form and hybrid: the hub may take long to say no.
+                # Not tried again for every form and hybrid: the hub may take long to fail.
                 self._refused[key] = error
                 error.model = model.name
-                # Kept without its frames, which may hold a model.
+                # Stored without its frames, which may refer to a model.
                 error.__context__ = None
                 raise error.with_traceback(None) from None
             self._loaded = model, resolved
@@ -66,13 +66,13 @@ class SystemRuntime:
         return self._loaded[1]
 
     def rendering(self, model: ModelConfig) -> Rendering | None:
-        """Return how records were rendered in a model's training; a manifest spares loading it."""
+        """Return the rendering of a model's training; with a manifest the model is not loaded."""
         folder = checkpoint_folder(model.name)
         is_checkpoint = (folder / FILE).is_file()
         return Manifest.read(folder).rendering if is_checkpoint else self.facts(model).rendering
 
     def facts(self, model: ModelConfig) -> ModelFacts:
-        """Return a model's facts about itself, loading it once."""
+        """Return the facts about a model, which is loaded once."""
         if repr(model) not in self._facts:
             self.load(model)
         return self._facts[repr(model)]

@@ -1,4 +1,4 @@
-"""Find the claims that models were trained on: as recorded, else from the data of the training."""
+"""Find the claims that models were trained on, by their record or from the training data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VAL_SHARE, VAL_SEED = 0.1, 13
 
 
 class TrainedOnData(Protocol):
-    """Name the data set and split that a training reads."""
+    """Data set and split of a training."""
 
     @property
     def dataset(self) -> str: ...
@@ -32,18 +32,18 @@ class TrainedOnData(Protocol):
 
 
 def require_held_out(key: str, names: Iterable[str], val: Dataset, data: TrainedOnData) -> None:
-    """Raise `ConfigError` if a model was trained on claims of `val`, which it would know.
+    """Raise `ConfigError` if a model was trained on claims of `val`.
 
     Checkpoints, training runs and exports, of the retriever or a re-ranker, record the claims that
-    they and their bases were trained on. Without a record a model was trained on what its manifest
-    says, or that of what it was trained from; claims are the same with the same id and text, in
-    whatever data set, also if it is mixed with others. `key` is what names the models. One of
-    which nobody knows the claims gets a warning.
+    they and their bases were trained on. Without a record, the claims are those of its manifest's
+    data and of its base's. Claims are the same if they have the same id and text, also in another
+    or a mixed data set. `key` is the setting that names the models. A model whose claims are
+    unknown gets a warning.
     """
     for name in dict.fromkeys(names):
         for model, manifest in _trained_bases(name):
             which = "it" if model == name else f"it was made from {model}, which"
-            allowed = f"a model that val's claims are new to; {which}"
+            allowed = f"a model not trained on validation claims; {which}"
             if manifest is None:
                 warn_if_unrecorded(key, TrainedOn(unrecorded=(Path(model).name,)))
                 continue
@@ -60,25 +60,25 @@ def require_held_out(key: str, names: Iterable[str], val: Dataset, data: Trained
 
 
 def warn_if_unrecorded(subject: str, trained_on: TrainedOn) -> str:
-    """Warn of models whose training claims are not recorded; return it as a note.
+    """Warn of models whose training claims are not recorded; return the warning as a note.
 
-    Nothing, and an empty note, if all are recorded. `subject` is what the claims are chosen for.
+    The note is "" if all are recorded. `subject` is the part that the claims are chosen for.
     """
     if not trained_on.unrecorded:
         return ""
     names = ", ".join(trained_on.unrecorded)
     note = (
-        f"which claims {names} was trained on is not recorded, and its data are not here: it may "
-        "know some of these claims, and its score on them is then too high"
+        f"the training claims of {names} are not recorded, and its training data are missing: it "
+        "may have seen some of these claims, and its score on them would then be too high"
     )
     log.warning("%s: %s", subject, note)
     return note
 
 
 def claims_models_saw(names: Iterable[str], dataset: str) -> TrainedOn:
-    """Find the claims that any of several models, and what they were made from, was trained on.
+    """Return the claims that any of several models, or one of their bases, was trained on.
 
-    Where they are not recorded they are read from the data of the training, else from `dataset`.
+    If they are not recorded, they are read from the training data, else from `dataset`.
     """
     trained_on = TrainedOn()
     for name in dict.fromkeys(names):
@@ -87,9 +87,9 @@ def claims_models_saw(names: Iterable[str], dataset: str) -> TrainedOn:
 
 
 def claims_seen(manifest: Trained, dataset: str) -> TrainedOn:
-    """Find the claims that a model, and what it was made from, was trained on.
+    """Return the claims that a model or one of its bases was trained on.
 
-    As `claims_models_saw`, of one whose manifest is read already.
+    Like `claims_models_saw`, but for a manifest.
     """
     return _joined(_with_bases(model_label(manifest), manifest), dataset)
 
@@ -107,7 +107,7 @@ def _joined(models: Iterable[tuple[str, Trained | None]], dataset: str) -> Train
 
 
 def model_label(manifest: Trained | None) -> str:
-    """Name a model by its base and data, where nobody knows what it is called."""
+    """Describe a model by its base and data, if its name is unknown."""
     if manifest is None:
         return "the model"
     base, data = Path(manifest.base.name).name, manifest.data.dataset
@@ -115,16 +115,16 @@ def model_label(manifest: Trained | None) -> str:
 
 
 def _trained_bases(name: str) -> Iterator[tuple[str, Trained | None]]:
-    """Find the manifests of a model and of its bases, as far as they were trained here."""
+    """Return the manifests of a model and of its bases, as far as they were trained here."""
     manifest = read_any_manifest(name)
     if manifest is not None:
         yield from _with_bases(name, manifest)
 
 
 def _with_bases(name: str, manifest: Trained) -> Iterator[tuple[str, Trained | None]]:
-    """List a model and its bases, as far as they were trained; a record has its bases' claims.
+    """List a model and its trained bases; a record includes the claims of its bases.
 
-    A base that was a folder which is not here any more has no manifest: it may have been trained.
+    A base whose folder is missing has no manifest; it may have been trained.
     """
     waiting: list[tuple[str, Trained | None]] = [(name, manifest)]
     visited: set[Path] = set()
@@ -148,7 +148,7 @@ def _with_bases(name: str, manifest: Trained) -> Iterator[tuple[str, Trained | N
 
 
 def _reason_known(manifest: Trained, val: Dataset, current: TrainedOnData) -> str | None:
-    """Report that a model was trained on claims of val, and a remedy; None if it was not."""
+    """Describe that a model was trained on claims of val, with a remedy; None if it was not."""
     record = manifest.data
     if record.val_sha256 == val.fingerprint:
         return None
@@ -168,19 +168,19 @@ def _reason_known(manifest: Trained, val: Dataset, current: TrainedOnData) -> st
 
 
 def _remedy(record: DataRecord, val: Dataset) -> str:
-    """Say how a training's val is held out that its base, of which this is the record, kept out."""
+    """Return the settings that hold out the same val as the base, whose record this is."""
     if record.val_share is None or record.val_sha256 == val.fingerprint:
-        return "take another model, or train it without these claims"
+        return "use another model, or train it without these claims"
     seen = record.val_seen_share or 0.0
     languages = "" if record.languages is None else f", languages {', '.join(record.languages)}"
     return (
         f"set data.val_share {record.val_share}, data.val_seed {record.val_seed} and "
-        f"data.val_seen_share {seen:g}, as it was trained{languages}, or train it with this run's"
+        f"data.val_seen_share {seen:g}, as in its training{languages}, or train it with this run's"
     )
 
 
 def _is_rebuilt(record: DataRecord, val: Dataset, dataset: str) -> bool:
-    """Whether the claims of a training without a record of them can be told from the data here."""
+    """Whether the claims of a training without a record can be read from the data here."""
     return record.val_sha256 == val.fingerprint or rebuilt_claims(record, dataset) is not None
 
 
@@ -190,10 +190,10 @@ def _keys_of(claim: Claim) -> set[tuple[str, str]]:
 
 
 def rebuilt_claims(record: DataRecord, dataset: str) -> Sequence[Claim] | None:
-    """List the claims that a model was trained on; None if they are not here any more.
+    """List the claims that a model was trained on; None if they are missing.
 
-    They are taken from the data set that is named, if the same val is held out there, or from
-    this run's, if it is the same at another place.
+    They are read from the named data set, if the same val is held out there, or from this run's,
+    if it is the same data set in another folder.
     """
     for name in dict.fromkeys((record.dataset, dataset)):
         if name is None or record.train_split is None or record.val_share is None:
@@ -215,6 +215,6 @@ def val_shares(data: DataRecord) -> tuple[float, int, float]:
     """Return share, seed and share of seen papers of a training's val; defaults fill gaps."""
     share = VAL_SHARE if data.val_share is None else data.val_share
     seed = VAL_SEED if data.val_seed is None else data.val_seed
-    # A manifest with a share but without one of seen papers: its val has unseen papers only.
+    # A manifest with a share but without one of seen papers: its val has only unseen papers.
     unsaid = VAL_SHARE if data.val_share is None else 0.0
     return share, seed, unsaid if data.val_seen_share is None else data.val_seen_share

@@ -29,13 +29,13 @@ from claim2source.systems.heldout import NothingToChooseOn, SelectionData
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.text.prompts import read_prompt
 
-# What a report says of a language model, and what it does not say of a server.
+# What a report states about a language model, and what it omits about a server.
 _DECODING = ("model", "temperature", "top_p", "seed", "max_tokens")
-# The key of a setting as it was wanted, until it is known what was sent.
+# Key of the configured setting, until the sent one is known.
 WANTED = "wanted"
 _OF_SERVERS = ("url", "key_env", "concurrency", "timeout", "retries")
 MIX, WEIGHT, THRESHOLD = "mix", "weight", "threshold"
-# Settings of stages that say how they are run: they change no score.
+# Settings of how a stage runs, which do not change scores.
 _RUNTIME = (*_OF_SERVERS, "retry_failed", "batch_tokens", "max_tokens_total", "allow_remote_code")
 
 
@@ -48,11 +48,11 @@ class StageResult(NamedTuple):
 
 @dataclass(frozen=True)
 class SystemStage:
-    """Stage of a system by its name, with what is chosen of it on val.
+    """Stage of a system with its name and its settings to choose on val.
 
-    `entry` is the stage as it is written in YAML; `when` says which claims it is asked about (none:
-    all); `fits` names its settings that are `fit`. Of a `simulated` one, and of those behind it,
-    nothing is tested.
+    `entry` is the stage's YAML; `when` selects the claims that it is applied to (None: all);
+    `fits` names its settings that are `fit`. A `simulated` stage, and those after it, are not
+    tested.
     """
 
     name: str
@@ -77,22 +77,22 @@ class SystemStage:
             disagree = self.when is not None and self.when.disagree
             return replace(self, when=WhenConfig(value, disagree), fits=fits)
         stage = replace(self.stage, **{name: value})  # type: ignore[type-var]
-        if name in (MIX, WEIGHT):  # nothing that it has loaded depends on them
+        if name in (MIX, WEIGHT):  # its loaded models do not depend on them
             vars(stage).update({**vars(self.stage), name: value})
         return replace(self, stage=stage, fits=fits)
 
     def with_runtime(self, runtime: SystemRuntime) -> SystemStage:
-        """Return the same stage with a store and a device, so that what it loads stays with it."""
+        """Return the same stage with a store and a device, so that it keeps its loaded models."""
         stage = with_runtime(self.stage, runtime.store, runtime.device, runtime.progress)
         return replace(self, stage=stage)
 
     @property
     def counts_terms(self) -> bool:
-        """Whether its scores depend on all sources there are, not on those to rank alone."""
+        """Whether its scores depend on all sources, not only on those to rank."""
         return bool(getattr(self.stage, "counts_terms", False))
 
     def with_corpus_stats(self, pool: Sequence[Source]) -> SystemStage:
-        """Have a stage that counts terms count over a pool, if it has `with_corpus_stats`."""
+        """Let a stage count terms over a pool, if it has `with_corpus_stats`."""
         own: Callable[..., Stage] | None = getattr(self.stage, "with_corpus_stats", None)
         return replace(self, stage=own(pool)) if own and self.counts_terms else self
 
@@ -103,7 +103,7 @@ class SystemStage:
         before: Sequence[StageResult],
         runtime: SystemRuntime,
     ) -> Result:
-        """Apply the stage to the last of several results, for the claims that it is asked about."""
+        """Apply the stage to the last of several results, for the claims that `when` selects."""
 
         def apply(claims: Sequence[Claim], run: Run) -> Result:
             store, device, progress = runtime.store, runtime.device, runtime.progress
@@ -113,7 +113,7 @@ class SystemStage:
                     self.stage, claims, sources, ranked, store, device=device, progress=progress
                 )
             except UserError as error:
-                # At a server the weights are somebody else's.
+                # The weights are on a server, not here.
                 if not hasattr(self.stage, "url"):
                     error.model = error.model or next(iter(stage_models(self.stage)), None)
                 raise
@@ -131,13 +131,13 @@ class SystemStage:
 def with_runtime(
     stage: Stage, store: Store | None, device: str | None, progress: bool = False
 ) -> Stage:
-    """Give a stage a store and a device, if it has a `with_runtime` that takes them."""
+    """Return a stage with a store and a device, if it has `with_runtime` with such arguments."""
     give: Callable[..., Stage] | None = getattr(stage, "with_runtime", None)
     return stage if give is None else give(store, device, progress)
 
 
 def stage_models(stage: Stage) -> list[str]:
-    """Name the models of a stage, any of which may have been trained on claims."""
+    """List the models of a stage, any of which may have been trained on claims."""
     if isinstance(stage, Learned):
         views = ((view.name, view.view.model) for view in stage.fusion.views)
         return [stage.models.get(name, view.name) for name, view in views if view is not None]
@@ -157,10 +157,10 @@ def apply_stage(
 ) -> Result:
     """Apply a stage to a result, or read its stored result.
 
-    The key has the stage's settings, code and model, the claims, the sources and the ranking
-    that it was given: a changed stage runs again, and so does everything after it. A stage that
-    has `with_runtime` keeps more in the store and computes on `device`. A result that a server has
-    not answered wholly is not kept.
+    The key has the stage's settings, code and model, the claims, the sources and the input
+    ranking: a changed stage runs again, and so do all later ones. A stage with `with_runtime` also
+    stores scores and computes on `device`. A result is not stored if a server did not answer all
+    requests.
     """
     settings = stage_settings(stage)
     stage = with_runtime(stage, store, device, progress)
@@ -197,9 +197,9 @@ def apply_stage(
 
 
 def stage_settings(stage: Stage) -> dict[str, Any]:
-    """State a stage's settings for a report: numbers and names, decoding, prompts by their files.
+    """Return a stage's settings for a report: numbers, names, decoding, prompts by their files.
 
-    Where its server is and who asks it is left out.
+    The server's address and credentials are left out.
     """
     settings: dict[str, Any] = {}
     specs: tuple[Field[Any], ...] = fields(stage) if is_dataclass(stage) else ()
@@ -219,9 +219,9 @@ def stage_settings(stage: Stage) -> dict[str, Any]:
 
 
 def with_thinking(settings: Mapping[str, Any], counts: Sequence[Thinking]) -> dict[str, Any]:
-    """State what language models were sent about thinking, and how many replies reasoned.
+    """Add what was sent to language models about thinking, and how many replies reasoned.
 
-    A server may have refused what was to be sent. What was wanted is left out.
+    It replaces the configured setting, which a server may have refused.
     """
     stated: dict[str, Any] = {}
     for name, value in settings.items():
@@ -258,7 +258,7 @@ def apply_stages(
 ) -> list[StageResult]:
     """Apply stages one after another to the last result of `before`; return each with its name.
 
-    `on_stage` is called with the name of each before it is applied.
+    `on_stage` is called with each name before the stage is applied.
     """
     results = [StageResult(*result) for result in before]
     for stage in stages:
@@ -269,12 +269,12 @@ def apply_stages(
 
 
 def is_answered(result: Result) -> bool:
-    """Whether servers have answered, well or not, all that a stage asked."""
+    """Whether servers have answered all of a stage's requests, well or not."""
     return not any(is_unanswered(failure.reason) for failure in result.failures)
 
 
 def stage_label(name: str, stage: Any) -> str:
-    """Name a stage, its models, and the settings that are not its defaults."""
+    """Return a stage's label: its name, its models, and the settings that are not defaults."""
 
     def changed(config: Any, front: str = "") -> Iterator[str]:
         for spec in fields(config):
@@ -331,7 +331,7 @@ def fit_stages(
                 choices.append(choice)
         if THRESHOLD in stage.fits:
             if not data.claims or not all(claim.id in selection.labels for claim in data.claims):
-                reason = f"{THRESHOLD}: fit: the claims to choose on have no verdicts"
+                reason = f"{THRESHOLD}: fit: no verdicts on the claims to choose on"
                 raise NothingToChooseOn(reason)
             threshold, choice = choose_threshold(run(stage).result, data, selection.labels)
             stage = stage.with_setting(THRESHOLD, threshold)

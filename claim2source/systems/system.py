@@ -1,4 +1,4 @@
-"""Run a system: a tree of first stages, then further stages, with everything chosen on val."""
+"""Run a system: a tree of first stages, then further stages, with settings chosen on val."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ FUSE, ROUTE, RETRIEVE = "fuse", "route", "retrieve"
 
 @dataclass(frozen=True)
 class SystemResult:
-    """System's results for one claim form, one for each stage, the last its own.
+    """System's results for one claim form, one per stage; the last is the system's result.
 
     `cost` is that of all stages; `parameters` counts the weights of its dense models,
-    `untrained_base` names the base of a checkpoint that nothing was trained of (step 0).
+    `untrained_base` names the base of an untrained checkpoint (step 0).
     """
 
     system: str
@@ -80,10 +80,10 @@ class SystemResult:
 
 @dataclass(frozen=True)
 class System:
-    """System: its first stage's tree, the stages that follow, and its claim form.
+    """System: its first stage's tree, its further stages, and its claim form.
 
-    `claims` is none if the form that is evaluated is read; `depth` the sources that the first
-    stage keeps for each claim, none: 100, or as deep as a stage looks.
+    `claims` is None if it uses the form that is evaluated. `depth` is the number of sources that
+    the first stage keeps for each claim; None: 100, or the depth of the deepest stage.
 
     Example:
         >>> import claim2source as c2s
@@ -103,17 +103,17 @@ class System:
 
     @property
     def is_fit(self) -> bool:
-        """Whether anything of it is chosen on train or on claims held out of it."""
+        """Whether any setting is chosen on train or on claims held out of it."""
         return self.first.is_fit or any(stage.fits for stage in self.stages)
 
     @property
     def is_simulated(self) -> bool:
-        """Whether a stage is simulated or handed the golds: it is in no test."""
+        """Whether a stage is simulated or gets the golds; such a system is not tested."""
         return any(stage.simulated for stage in self.stages)
 
     @property
     def reason_not_to_run(self) -> str | None:
-        """Explain why it cannot run, as its files tell; None if they do not."""
+        """Return the reason in its files why it cannot run; None if there is none."""
         reasons = (self.unsupported, *(node.unsupported for node in self.first.walk()))
         return next((reason for reason in reasons if reason is not None), None)
 
@@ -124,7 +124,7 @@ class System:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """State its settings as JSON values, stages as they are written in YAML."""
+        """Return its settings as JSON values, stages as in YAML."""
         return {
             "name": self.name,
             "first": retrieval_settings(self.first),
@@ -137,9 +137,9 @@ class System:
         }
 
     def full_label(self, stages: int | None = None) -> str:
-        """Return the name by which reports and published tables know it.
+        """Return its name in reports and published tables.
 
-        `stages` is the number of stages after the first one that it is the name of; none: all.
+        `stages` is the number of stages after the first one to include; None: all.
         """
         first_stages = self.stages[:stages]
         if self.label is not None and first_stages == self.stages:
@@ -147,15 +147,15 @@ class System:
         return " + ".join([self.first.full_label(), *(stage.label for stage in first_stages)])
 
     def first_depth(self, depth: int) -> int:
-        """Return how many sources of a claim the first stage keeps, `depth` at least."""
+        """Return how many sources per claim the first stage keeps, at least `depth`."""
         return self.depth or max([depth, *(stage.depth for stage in self.stages)])
 
     def choose_form(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
-        """Return the claim form that the system is run with where `form` is wanted."""
+        """Return the claim form that the system runs with if `form` is requested."""
         return self.first.choose_form(self.claims or form, runtime)
 
     def models(self) -> list[str]:
-        """Name the models of its stages and of retrievers of the user's own.
+        """List the models of its stages and of custom retrievers.
 
         Any of them may have been trained on claims.
         """
@@ -163,7 +163,7 @@ class System:
         return [*own, *(model for stage in self.stages for model in stage_models(stage.stage))]
 
     def own_code(self) -> dict[str, str]:
-        """Hash the code of the user's own retrievers and stages, by dotted path."""
+        """Hash the code of custom retrievers and stages, by dotted path."""
         retrievers = [part.retriever for part in self.first.walk()]
         own = [retriever.retriever for retriever in retrievers if isinstance(retriever, Own)]
         kinds = {type(part) for part in (*own, *(stage.stage for stage in self.stages))}
@@ -182,9 +182,9 @@ class System:
         return [*runs, *fusions]
 
     def trained_on(self, dataset: str) -> TrainedOn:
-        """Join the claims that anything of the system was trained or fitted on.
+        """Return all claims that a part of the system was trained or fitted on.
 
-        Of models without a record they are read from the data of their training, or `dataset`.
+        For models without a record they are read from their training data, or from `dataset`.
         """
         names = [*(model.name for model in self.dense_models), *self.models()]
         joined = claims_models_saw(names, dataset)
@@ -201,9 +201,10 @@ class System:
     ) -> System:
         """Replace the dense model by a checkpoint, for some languages by another.
 
-        `read_as` says how it is read; none: as a checkpoint of ours. `name` is the checkpoint's,
-        with which the system's then begins; the dense part of a hybrid has it alone, to be tested
-        against it. Raises `ConfigError` if the system has no dense model.
+        `read_as` has the settings of a model that is not a checkpoint of ours. `name` is the
+        checkpoint's name and becomes the prefix of the system's. The dense part of a hybrid has
+        only this name, so that the hybrid is tested against it. Raises `ConfigError` if the system
+        has no dense model.
         """
         first = self.first
         if routes and not isinstance(first.retriever, Routes):
@@ -227,9 +228,9 @@ class System:
         languages: Sequence[str] = (),
         form: ClaimForm | None = None,
     ) -> FittedSystem:
-        """Choose all that is to be chosen, off the claims that are reported.
+        """Choose all open settings, on claims that are not reported.
 
-        `languages` are those of the reported claims. Raises `UserError` if it cannot run.
+        `languages` are those of the reported claims. Raises `UserError` if the system cannot run.
         """
         if self.unsupported is not None:
             raise UserError(self.unsupported)
@@ -242,7 +243,7 @@ class System:
         fitted = FittedSystem(system, runtime, settled, own, tuple(choices))
         if not any(stage.fits for stage in self.stages):
             return fitted
-        # The stages are fitted on claims that no model of the system knows.
+        # The stages are fitted on claims that no model of the system was trained on.
         selection = choosing_claims(fitted.system, runtime, held_out)
         labels = selection.labels
         judged = selection.val.with_claims(
@@ -299,7 +300,7 @@ def _routes_with_checkpoint(
     for language in dict.fromkeys((*routes.routes, *own_paths)):
         own, parts = own_paths.get(language, path), routes.candidates(language)
         if len(parts) != 1:
-            allowed = f"none: val chooses among several for {language}"
+            allowed = f"none: {language} has several nodes, one of which is chosen on val"
             raise ConfigError("checkpoint", path, allowed)
         part = _with_checkpoint(parts[0], own, None, read_as)
         routed[language] = (replace(part, name=part.name or own),)
@@ -308,9 +309,9 @@ def _routes_with_checkpoint(
 
 @dataclass(frozen=True)
 class FittedSystem:
-    """System with all its choices made, and the claim form that it runs with.
+    """System with all settings chosen, and the claim form that it runs with.
 
-    `first` is its first stage, in which the claim form of every part is settled.
+    `first` is its first stage, with the claim form of every part set.
     """
 
     system: System
@@ -362,10 +363,10 @@ class SystemIndex:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Set how systems are run.
+    """Settings of running systems.
 
-    `dataset` is the folder that further splits are loaded from; `rewrites` a text appended to each
-    reported claim, read from `rewrites_file`; `depth` the sources kept per claim.
+    Further splits are loaded from the folder `dataset`. `rewrites` are texts that are appended to
+    the reported claims, read from `rewrites_file`. `depth` is the number of sources per claim.
     """
 
     dataset: str = ""
@@ -380,9 +381,9 @@ class RunSettings:
 
 @dataclass(eq=False)
 class SystemRunner:
-    """Run systems on one split, `reported`: each is fitted once for a claim form.
+    """Run systems on one split, `reported`; each is fitted once per claim form.
 
-    The last system's index is held: other texts of the claims are searched in it.
+    The last system's index is kept, so that other texts of the claims can be searched in it.
     """
 
     reported: Dataset
@@ -398,11 +399,11 @@ class SystemRunner:
 
     @cached_property
     def held_out(self) -> HeldOut:
-        """Return the claims that something may be chosen on."""
+        """Return the claims that settings may be chosen on."""
         return HeldOut(self.settings.dataset, self.reported.split, self.settings.choosing)
 
     def fit(self, system: System, form: ClaimForm | None = None) -> FittedSystem:
-        """Choose all that is to be chosen of a system for a claim form, off the reported split."""
+        """Choose a system's open settings for a claim form, off the reported split."""
         for other, other_form, fitted in self._fitted:
             if other_form == form and other == system:
                 return fitted
@@ -415,12 +416,12 @@ class SystemRunner:
     ) -> SystemResult:
         """Run a system for every claim of the reported split, or of another `dataset`.
 
-        `form` is the claim form; none: the system's own. Raises `UserError` if it cannot run.
+        `form` is the claim form; None: the system's own. Raises `UserError` if it cannot run.
         """
         data = self.reported if dataset is None else dataset
         fitted, last = self.fit(system, form), self._last
         if last is None or last.fitted != fitted or last.sources != data.sources:
-            self._last = None  # before the next one is built
+            self._last = None  # released before the next one is built
             self._last = fitted.index(data.sources)
         assert self._last is not None
         return self._last.search(data.claims, self.settings.depth)
@@ -450,7 +451,7 @@ def run_system(
 
 
 def choosing_claims(system: System, runtime: SystemRuntime, held_out: HeldOut) -> SelectionData:
-    """Find the claims that a whole system may be fitted on: no model of it was trained on them.
+    """Return the claims that a whole system may be fitted on: none of its models has seen them.
 
     Raises `NothingToChooseOn` if there are none.
     """

@@ -1,4 +1,4 @@
-"""A finished training run, and an index to ask, for the tests of evaluation."""
+"""A finished training run, and a searchable index, for the tests of evaluation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.eval.papers import PAPERS
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
-    """A finished run and its data; a test file's store holds nothing of other files' tests."""
+    """A finished run and its data; the store is not shared with other test files."""
     from claim2source.training.finetune import finetune
     from tests.training.small import small_config, small_setup
 

@@ -21,6 +21,7 @@ from claim2source.data.beir import write_beir
 from claim2source.data.trec import read_run
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
+from tests.refusals import refused
 from tests.training.small import save_small_model, say_pooling, small_splits
 
 Start = Callable[..., LLMServer]
@@ -159,7 +160,7 @@ def words_of(world: World, name: str) -> tuple[Main, list[object], list[str]]:
     return table[name]
 
 
-NOTHING = "No golds in test: nothing to score"
+NOTHING = "No golds in test: "
 # Each program on each kind of split takes two seconds or more.
 QUICK = ("stages", "checkpoint", "style_grid")
 
@@ -219,7 +220,7 @@ def test_pages_and_comparisons_are_of_what_has_judgements(world: World) -> None:
     report.main(arguments)
     assert "Words.original" in (world.folder / "compared" / "compare.md").read_text()
     blind = world.run(main, "test", "blind", *words, "--wandb=offline")
-    with pytest.raises(UserError, match="scores"):
+    with refused(UserError, "reports: ", "scores"):
         report.main([f"--reports={blind}", f"--html={world.folder / 'none.html'}"])
     assert list((blind / "wandb").glob("offline-run-*"))
 
@@ -229,7 +230,7 @@ def test_a_pipeline_behind_a_checkpoint_has_a_submission_of_its_own(world: World
     out = world.run(main, "test", "out", *words)
     first, last = (world.listed(out / folder) for folder in folders)
     for claim, ids in first.items():
-        # The verifier takes the fifth.
+        # The verifier chooses the fifth.
         assert last[claim] == [ids[4], *ids[:4]]
 
 
@@ -242,7 +243,7 @@ def test_a_submission_is_the_last_stages_checked_and_zipped(world: World, name: 
     assert set(rows) == world.claims
     for claim, ids in rows.items():
         assert len(set(ids)) == len(ids) == 5 and set(ids) <= world.pool
-        # What the ranking lacks stands behind it.
+        # Sources that the ranking lacks are appended.
         assert ids[: len(listed[claim])] == listed[claim]
     before = file.read_bytes()
     world.run(main, "test", "again", *words, f"--submit={file}")
@@ -252,7 +253,7 @@ def test_a_submission_is_the_last_stages_checked_and_zipped(world: World, name: 
 def test_one_cell_of_a_table_is_submitted(world: World) -> None:
     main, words, _ = words_of(world, "systems")
     file = f"--submit={world.folder / 'mine.zip'}"
-    with pytest.raises(ConfigError, match="--only and --claims"):
+    with refused(ConfigError, "submit: ", "--only", "--claims"):
         world.run(main, "test", "out", *words, file)
     assert not world.server.requests and not (world.folder / "out").exists()
     extra = [words[0], "--only", "Chosen", "--claims", "translated", file]
@@ -260,27 +261,27 @@ def test_one_cell_of_a_table_is_submitted(world: World) -> None:
     listed = world.listed(out / "Chosen.translated")
     rows = zipped(world.folder / "mine.zip")
     assert all(ids[: len(listed[claim])] == listed[claim] for claim, ids in rows.items())
-    # Rows that are read back, not made again, have no scores by language, but their lists.
+    # Rows that are read from their folder have no scores by language, but have their lists.
     world.run(main, "test", "out", *extra)
     assert zipped(world.folder / "mine.zip") == rows
 
 
 @pytest.mark.parametrize(
-    ("name", "extra", "match"),
+    ("name", "extra", "facts"),
     [
-        ("stages", "--submit={}/mine.tsv", "ends in .zip"),
-        ("stages", "--submit={}/data", "ends in .zip"),
-        ("vary", "--submit={}/mine.zip", "one system and claim form"),
-        ("stages", "--submit={}/other.zip", "not a submission of this program"),
-        ("stages", "--submit={}/systems.yaml/mine.zip", "not a folder"),
+        ("stages", "--submit={}/mine.tsv", ("mine.tsv", ".zip")),
+        ("stages", "--submit={}/data", ("data", ".zip")),
+        ("vary", "--submit={}/mine.zip", ("submit: ", "mine.zip", "--only")),
+        ("stages", "--submit={}/other.zip", ("other.zip: ",)),
+        ("stages", "--submit={}/systems.yaml/mine.zip", ("systems.yaml", "folder")),
     ],
 )
 def test_what_cannot_be_submitted_is_known_before_anything_is_paid(
-    world: World, name: str, extra: str, match: str
+    world: World, name: str, extra: str, facts: tuple[str, ...]
 ) -> None:
     (world.folder / "other.zip").write_bytes(b"a user's own")
     main, words, _ = words_of(world, name)
-    with pytest.raises(UserError, match=match):
+    with refused(UserError, *facts):
         world.run(main, "test", "out", *words, *extra.format(world.folder).split())
     assert not world.server.requests and not (world.folder / "out").exists()
     assert (world.folder / "other.zip").read_bytes() == b"a user's own"

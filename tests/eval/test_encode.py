@@ -20,6 +20,7 @@ from claim2source.data.store import Store
 from claim2source.models import ModelConfig, resolve
 from claim2source.text import Rendering
 from tests.processes import BY_TWO, run
+from tests.refusals import refused
 from tests.shared_data import REPOSITORY
 from tests.training.small import dataset_of
 
@@ -43,7 +44,7 @@ def words(model: Path, data: Path, store: Path, *options: str) -> list[str]:
 
 
 def assert_all_there(model: Path, data: Path, store: Store, split: str) -> None:
-    """Every vector is in the store, and is the one that encoding gives."""
+    """Every vector is in the store, and equals the encoder's."""
     encoder = resolve(ModelConfig(str(model), pooling="mean", max_length=16), "cpu").encoder
     data_set = load(data, split)
     texts = Rendering().source_texts(data_set.sources) + Rendering().claim_texts(data_set.claims)
@@ -58,13 +59,13 @@ def test_one_process_says_what_was_there(
     store = tmp_path / "store"
     encode.main(words(tiny_folder, data, store))
     output = capsys.readouterr()
-    assert "sources: 150 distinct texts, 0 in the store already, 150 encoded" in output.out
-    assert "claims: 1 distinct texts, 0 in the store already, 1 encoded" in output.out
+    assert "sources: 150 distinct texts, 0 already in the store, 150 encoded" in output.out
+    assert "claims: 1 distinct texts, 0 already in the store, 1 encoded" in output.out
     assert_all_there(tiny_folder, data, Store(store), "dev")
     encode.main(words(tiny_folder, data, store, "--splits", "train", "dev"))
     output = capsys.readouterr()
-    assert "sources: 150 distinct texts, 150 in the store already, 0 encoded" in output.out
-    assert "claims: 71 distinct texts, 1 in the store already, 70 encoded" in output.out
+    assert "sources: 150 distinct texts, 150 already in the store, 0 encoded" in output.out
+    assert "claims: 71 distinct texts, 1 already in the store, 70 encoded" in output.out
     assert_all_there(tiny_folder, data, Store(store), "train")
 
 
@@ -87,7 +88,7 @@ def test_processes_get_blocks_of_like_length_and_equal_work() -> None:
 
 
 def test_mistakes_are_said(tiny_folder: Path, data: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="nosplit"):
+    with refused(UserError, "nosplit"):
         encode.main(words(tiny_folder, data, tmp_path / "store", "--splits", "nosplit"))
     assert not (tmp_path / "store").exists()
 
@@ -98,7 +99,7 @@ def test_two_processes_share_the_work(tiny_folder: Path, data: Path, tmp_path: P
     command = [*BY_TWO, str(REPOSITORY / "eval" / "encode.py")]
     process = run([*command, *words(tiny_folder, data, store, "--splits", "train")], tmp_path)
     assert process.returncode == 0, process.stderr
-    pattern = r"process (\d) of 2: (\w+): (\d+) distinct texts, 0 in the store already, (\d+) enc"
+    pattern = r"process (\d) of 2: (\w+): (\d+) distinct texts, 0 already in the store, (\d+) enc"
     counts_printed = sorted(re.findall(pattern, process.stdout))
     sides = [(rank, side) for rank, side, *_ in counts_printed]
     assert sides == [(rank, side) for rank in "12" for side in ("claims", "sources")]

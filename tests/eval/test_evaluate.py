@@ -17,6 +17,7 @@ from claim2source.search.bm25 import BM25
 from claim2source.search.dense import Dense
 from claim2source.systems.retrieval import Retrieval
 from claim2source.systems.system import System
+from tests.refusals import refused
 
 SYSTEMS = """\
 Plain: {{retrieve: {{bm25: {{k1: 1.2}}}}}}
@@ -123,23 +124,20 @@ def test_one_setting_at_a_time(run: Callable[..., Report], tmp_path: Path) -> No
     assert (
         found.systems[deep].macro["recall@100"] < found.systems["Two.original"].macro["recall@100"]
     )
-    for setting, reason in (
-        ("stages.3.depth=1", "stages.1.KEY, stages.2.KEY$"),
-        ("stages.0.depth=1", "stages.1.KEY, stages.2.KEY$"),
-        ("stages.1.deepness=1", "no such key.*depth"),
-        (
-            "retrieve.saurces=1",
-            "mean retrieve.sources.* allowed: retrieve.depth, retrieve.sources, ",
-        ),
-        ("depth=1", "retrieve.KEY"),
-        ("retrieve.k1=", "vary retrieve.k1: is missing; wanted: one or more"),
+    for setting, *facts in (
+        ("stages.3.depth=1", "stages.3.depth", "stages.1.KEY, stages.2.KEY"),
+        ("stages.0.depth=1", "stages.0.depth", "stages.1.KEY, stages.2.KEY"),
+        ("stages.1.deepness=1", "deepness", "depth"),
+        ("retrieve.saurces=1", "'retrieve.saurces'", "retrieve.depth, retrieve.sources, "),
+        ("depth=1", "'depth'", "retrieve.KEY"),
+        ("retrieve.k1=", "vary retrieve.k1: "),
     ):
-        with pytest.raises(UserError, match=reason):
+        with refused(UserError, *facts):
             run("no", "--only", "Two", "--vary", setting)
     # Said before anything is run: a folder that is not there is a hub's model that is not either.
     with pytest.raises(UserError, match="model 'no/such': .*hub"):
         run("none", "--only", "Two", "--checkpoint=no/such")
-    with pytest.raises(UserError, match="nosuch.trec: no such file"):
+    with refused(UserError, tmp_path / "nosuch.trec"):
         run("none", "--only", "Two", f"--run={tmp_path / 'nosuch.trec'}")
     assert not (tmp_path / "none").exists()
 
@@ -153,7 +151,7 @@ def test_words_of_variations_and_routes_become_mappings() -> None:
         *("--x", "y"),
     ]
     assert vary_words(["--route", "de=B", "fr=C"]) == ['--routes={"de": "B", "fr": "C"}']
-    with pytest.raises(UserError, match="KEY=VALUE"):
+    with refused(UserError, "--vary", "KEY=VALUE"):
         vary_words(["--vary", "depth"])
 
 

@@ -28,6 +28,7 @@ from claim2source.search.fuse import FusionConfig, choose_fusion, fuse, score_mi
 from claim2source.systems import runtime
 from claim2source.systems.system import SystemRunner
 from claim2source.text import Rendering
+from tests.refusals import refused
 from tests.training.small import small_setup
 
 FORMS = ("original", "translated", "bilingual")
@@ -94,7 +95,7 @@ def test_every_cell_is_there_or_said_not_to_be(out: Path) -> None:
     left = {(row["system"], row["claims"]): row for row in report["not_run"]}
     assert list(left) == [(name, form) for name in ("Absent", "H-Absent", "Odd") for form in FORMS]
     assert "nobody/has-this" in left["Absent", "original"]["reason"]
-    # A hybrid's row says what to do about its part.
+    # A hybrid's row has the advice of its part.
     assert {left[name, "original"]["advice"] for name in ("Absent", "H-Absent")} == {"ask for it"}
     assert left["Odd", "bilingual"]["reason"] == "it cannot be expressed"
     assert all(row["advice"] for row in left.values())
@@ -213,8 +214,8 @@ def test_the_papers_numbers_stand_beside_ours(
     # Six claims are not the paper's 1,400.
     assert (row["same_claims"], row["difference"], row["inside"]) == (False, None, "unknown")
     text = (tmp_path / "o" / "report.md").read_text(encoding="utf-8")
-    assert "Published numbers beside ours" in text and rf"{ours:.4f}\*" in text
-    assert "0.5575?" in text and "over other claims" in text
+    assert rf"{ours:.4f}\*" in text
+    assert "0.5575?" in text
     assert ["2025-styles", "BM25", "S0C0"] in [row[:3] for row in logged["Published"].rows]
     # W&B gets the report's tables.
     families = [f"Tests: {test['family']}" for test in report["tests"]]
@@ -297,7 +298,7 @@ def test_a_missing_model_is_asked_for_once(
         raise UserError("not here")
 
     monkeypatch.setattr(runtime, "resolve", refuse)
-    with pytest.raises(UserError, match="nothing ran"):
+    with refused(UserError, "Absent", "not here"):
         main(arguments(setup, tmp_path, "--only", "Absent", "H-Absent", "--claims", *FORMS))
     assert names == ["nobody/has-this"]
     assert {row["reason"] for row in report_of(tmp_path)["not_run"]} == {"not here"}
@@ -311,7 +312,7 @@ def test_a_missing_model_is_asked_for_once(
         (MemoryError("no room"), "out of memory: no room", "more memory"),
         (torch.OutOfMemoryError("no room"), "out of memory: no room", "more memory"),
         (RuntimeError("CUDA error"), "failed: CUDA error", "--only Absent --device cpu"),
-        (ConfigError("model.dtype", "x", "y"), "config: model.dtype: 'x' is", "correct that"),
+        (ConfigError("model.dtype", "x", "y"), "config: model.dtype: 'x' is", "correct"),
         (UserError("no such model"), "no such model", "ask for it"),
     ],
 )
@@ -354,12 +355,12 @@ def test_rewritings_change_what_is_searched_and_the_key(
     assert choices[0] and choices[0] == choices[1]
     styles = [system.report.style for system in read_reports([tmp_path / "o", out])]
     assert styles[:2] == ["rewritten"] * 2 and set(styles[2:]) == {"S0C0"}
-    with pytest.raises(ConfigError, match="rewrites: .* allowed: none with styles"):
+    with refused(ConfigError, "rewrites: ", "styles"):
         main(arguments(setup, tmp_path / "p", *words, "--styles.claim_styles=[C1]"))
-    with pytest.raises(ConfigError, match="depth: 3 .* with styles"):
+    with refused(ConfigError, "depth: 3 ", "styles"):
         main(arguments(setup, tmp_path / "p", "--styles.claim_styles=[C1]", "--depth=3"))
     rewrites.write_text('{"_id": "elsewhere", "text": "x"}\n', encoding="utf-8")
-    with pytest.raises(UserError, match="no rewriting of a claim of dev"):
+    with refused(UserError, rewrites, "dev"):
         main(arguments(setup, tmp_path / "p", *words))
 
 
@@ -374,9 +375,7 @@ def test_forms_that_are_the_same_run_once(setup: tuple[Path, Path, Path], tmp_pa
 
 
 def test_a_system_that_is_not_there(setup: tuple[Path, Path, Path], tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"only: 'BM52' is not allowed; did you mean BM25\? allowed"
-    ):
+    with refused(UserError, "only: 'BM52' ", " BM25?"):
         main(arguments(setup, tmp_path, "--only", "BM52"))
-    with pytest.raises(UserError, match="claims: 'orginal'"):
+    with refused(UserError, "claims: 'orginal'"):
         main(arguments(setup, tmp_path, "--claims", "orginal"))

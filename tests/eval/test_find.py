@@ -42,10 +42,11 @@ from tests.eval.papers import NASTY, PAPERS, POST
 from tests.llm_server import LLMServer
 from tests.llm_server import verifiers as play
 from tests.models.layout import declare
+from tests.refusals import refused
 
 
 def fitted(present: bool) -> AbstainModel:
-    """A model that is sure whatever it reads."""
+    """A model that is sure whatever its features are."""
     design = Design(("lexical", "dense", "fused"), 2)
     n = len(design.names)
     bias = 3.0 if present else -3.0
@@ -65,7 +66,7 @@ def test_json_is_a_list_of_ten_with_scores_and_their_parts(
     assert [paper["id"] for paper in record] == list(expected)[:10]
     lexical = hybrid.first.search([claim], 100).scored("0")
     for one in record:
-        # Nothing judges it: no score, null or scaled within the list, reads as a probability.
+        # Without a model there is no score, null or scaled, that looks like a probability.
         assert one["score"] is one["abstained"] is one["present"] is None
         assert one["verdict"] == "not judged" and "fused" not in one["parts"]
         if one["id"] in lexical:
@@ -114,7 +115,7 @@ def test_one_post_is_answered_without_pytorch_and_as_with_it(
     assert close(cold(POST, "--model", str(folder))[0], json.loads(ask(POST, "--json")))
     config = json.loads((folder / "config.json").read_text())
     write_json(folder / "config.json", config | {"layer_norm_eps": 1e-5})
-    with pytest.raises(UserError, match="another model made this index"):
+    with refused(UserError, index):
         main([POST, "--index", index, "--model", str(folder)])
 
 
@@ -174,7 +175,7 @@ def test_filters_leave_papers_out(ask: Callable[..., str]) -> None:
     for tag in ("de", "ger", "DE", "de-AT"):
         assert ids("--paper_lang", tag, "--k", "50") == german
     assert ids("--venue", "' OR 1=1") == set()
-    assert "holds no paper" in ask(POST, "--venue", "none")
+    assert "no papers" in ask(POST, "--venue", "none")
 
 
 @contextlib.contextmanager
@@ -234,15 +235,15 @@ def test_papers_that_are_not_built_in_are_told(
     copy.upsert(rows.only([0, 1]))
     copy.close()
     assert len(Finder(copy).find([Post("0", POST)], 13)[0].matches) == 13
-    assert "has not ended, 2 papers are not built in" in caplog.text
+    assert "unfinished" in caplog.text and " 2 papers" in caplog.text
     manifest = replace(copy.manifest, papers=0, stale=False)
     Engine.create(tmp_path / "new", manifest).close()
     (answer,) = Finder(open_index(tmp_path / "new")).find([Post("0", POST)])
-    assert "has not ended, 0 papers are not built in" in caplog.text
-    assert "its making had not ended" in as_text(answer)
+    assert "unfinished" in caplog.text and " 0 papers" in caplog.text
+    assert "Version 1 " in as_text(answer)
     caplog.clear()
     Finder(open_index(tmp_path / "new", version=1))  # an older state: nobody waits for it
-    assert "has not ended" not in caplog.text
+    assert "unfinished" not in caplog.text
 
 
 @pytest.mark.slow
@@ -275,11 +276,11 @@ def test_many_posts_keep_their_order_dates_and_languages(
     assert [line["papers"] for line in found] == [line["papers"] for line in lines]
     assert [line["post"] for line in found] == ["x", "y", "4", *(f"n{i}" for i in range(70))]
     for text, reason in (
-        (b"id,words\n1,a\n", "text: no such column"),
+        (b"id,words\n1,a\n", "text: "),
         (b"text\na\n\xff,b\n", ":3"),
     ):
         table.write_bytes(text)
-        with pytest.raises(UserError, match=reason):
+        with refused(UserError, table, reason):
             ask("--input", str(table), "--json")
     assert ask("--input", str(file), "--k", "1").count("\npost ") == len(posts) - 1
     engine = open_index(index)
@@ -348,7 +349,7 @@ def test_the_stages_of_a_pipeline_follow_the_index(
     first = json.loads(ask(POST, "--json", "--k", "13"))
     by_vectors = sorted(first, key=lambda paper: -paper["parts"]["dense"])
     record = json.loads(ask(POST, "--json", "--k", "13", "--pipeline", str(file)))
-    # The pipeline's fusion is by vectors alone, and the verifier chose the last of five.
+    # The pipeline's fusion uses only vectors, and the verifier chose the last of five.
     assert record[0]["id"] == by_vectors[4]["id"] and record[1]["id"] == by_vectors[0]["id"]
     assert "rank 5 chosen: It fits." in record[0]["reasoning"] and server.requests == 1
     assert {"bm25", "dense", "fuse", "verify select"} >= set(record[0]["parts"])
@@ -368,7 +369,7 @@ def test_a_learned_fusion_counts_terms_over_the_whole_index(
     file = tmp_path / "own.yaml"
     stage = f"{{rerank: learned, file: {tmp_path / 'fusion.json'}}}"
     file.write_text(f"retrieve: {{bm25: {{}}}}\nstages: [{stage}]\n")
-    # Of the papers in German alone other terms are rare.
+    # Other terms are rare in only the German papers.
     record = json.loads(ask(POST, "--json", "--pipeline", str(file), "--paper_lang", "de"))
     ids = [paper["id"] for paper in record]
     sources = [paper.source for paper in PAPERS]
@@ -380,30 +381,32 @@ def test_a_learned_fusion_counts_terms_over_the_whole_index(
     (others,) = Scorer(pool).scores(view.view, [Post("0", POST).claim("en")], [ids])
     assert np.abs(others - scores).max() > 0.01
     monkeypatch.setattr("claim2source.systems.opened._POOL", 12)
-    with pytest.raises(
-        UserError, match="rerank learned weighs terms .* 12 at most, and here are 13"
-    ):
+    with refused(UserError, "rerank learned ", " 12 ", " 13"):
         ask(POST, "--pipeline", str(file), "--store", str(tmp_path / "other"))
 
 
 REFUSED = [
-    ("{bm25: {k1: 0.9}}", r"bm25\.k1: the index was made with 1\.2, not 0\.9"),
-    ("{dense: {name: OTHER, pooling: mean, max_length: 32}}", "another model made this index"),
-    ("{run: x.trec}", "the index is the first stage"),
-    ("{bm25: {}}\nroutes: {de: {dense: checkpoint}}", "the index is the first stage"),
-    ("{bm25: {k1: fit}}", "nothing to fit: an index has no claims"),
+    ("{bm25: {k1: 0.9}}", ("bm25.k1: ", "1.2", "0.9")),
+    ("{dense: {name: OTHER, pooling: mean, max_length: 32}}", ("model",)),
+    ("{run: x.trec}", ("bm25, dense or hybrid",)),
+    ("{bm25: {}}\nroutes: {de: {dense: checkpoint}}", ("bm25, dense or hybrid",)),
+    ("{bm25: {k1: fit}}", ("`fit`",)),
 ]
 
 
-@pytest.mark.parametrize(("text", "reason"), REFUSED)
+@pytest.mark.parametrize(("text", "facts"), REFUSED)
 def test_a_pipeline_with_another_first_stage_is_refused(
-    ask: Callable[..., str], tmp_path: Path, save_tiny: Callable[..., Path], text: str, reason: str
+    ask: Callable[..., str],
+    tmp_path: Path,
+    save_tiny: Callable[..., Path],
+    text: str,
+    facts: tuple[str, ...],
 ) -> None:
     if "OTHER" in text:
         text = text.replace("OTHER", str(save_tiny(tmp_path / "other", seed=3)))
     stages = "stages: [{rerank: cosine}]"
     (tmp_path / "own.yaml").write_text(f"retrieve: {text}\n{stages}\n")
-    with pytest.raises(UserError, match=reason):
+    with refused(UserError, *facts):
         ask(POST, "--pipeline", str(tmp_path / "own.yaml"))
 
 
@@ -426,27 +429,27 @@ def test_a_post_at_its_address_is_asked_about_with_its_date(
         assert dates("--date", "2022") == {"2019-04-01", "2020", "2021", ""}
 
 
-WRONG: list[tuple[list[str], str]] = [
-    ([], "post: is missing; wanted: a post, or --input FILE"),
-    ([" "], "post"),
-    (["a", "--input", "x"], "a post, or --input FILE"),
-    (["a", "--json", "--csv"], "one of --json, --csv and --bibtex"),
-    (["a", "--date", "soon"], "date: 'soon' is not allowed"),
-    (["https://bsky.app/profile/a.b/post/3k"], "is an address; --fetch reads the post there"),
-    (["https://example.org/1", "--fetch"], "neither bsky.app nor a known instance"),
-    (["a", "--model", "none/such"], "none/such"),
-    (["x" * 2_000_001], "at most 2000000"),
-    (["--top_k", "3", "a"], "did you mean k?"),
+WRONG: list[tuple[list[str], tuple[str, ...]]] = [
+    ([], ("post: ", "--input FILE")),
+    ([" "], ("post",)),
+    (["a", "--input", "x"], ("post: 'a'", "--input FILE")),
+    (["a", "--json", "--csv"], ("--json, --csv and --bibtex",)),
+    (["a", "--date", "soon"], ("date: 'soon'",)),
+    (["https://bsky.app/profile/a.b/post/3k"], ("bsky.app/profile/a.b/post/3k", "--fetch")),
+    (["https://example.org/1", "--fetch"], ("https://example.org/1", "bsky.app")),
+    (["a", "--model", "none/such"], ("none/such",)),
+    (["x" * 2_000_001], ("2000000",)),
+    (["--top_k", "3", "a"], ("top_k", "k?")),
     # Before a model is looked for.
-    (["--input", "none.csv", "--model", "none/such"], "none.csv: no such file"),
+    (["--input", "none.csv", "--model", "none/such"], ("none.csv: ",)),
 ]
 
 
-@pytest.mark.parametrize(("words", "reason"), WRONG)
+@pytest.mark.parametrize(("words", "facts"), WRONG)
 def test_what_is_wrong_is_said_in_one_line(
-    ask: Callable[..., str], words: list[str], reason: str
+    ask: Callable[..., str], words: list[str], facts: tuple[str, ...]
 ) -> None:
-    with pytest.raises(UserError, match=reason) as error:
+    with refused(UserError, *facts) as error:
         ask(*words)
     assert len(error.value.lines) == 1
 
@@ -455,7 +458,7 @@ def test_the_index_may_be_named_by_the_environment(
     index: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv(INDEX, raising=False)
-    with pytest.raises(UserError, match=f"index: is missing; wanted: a folder, or {INDEX}"):
+    with refused(UserError, "index: ", INDEX):
         main([POST])
     monkeypatch.setenv(INDEX, index)
     main([POST, "--k", "1", "--json"])
@@ -470,8 +473,8 @@ def test_standard_input_is_a_post_of_any_bytes(
         return ask("-", "--json")
 
     assert len(json.loads(line("claim „b“ AND (works\n\0\x1b".encode()))) == 10
-    for data, reason in ((b"\xff\xfe", "standard input: is not UTF-8"), (b" \n", "holds none")):
-        with pytest.raises(UserError, match=reason):
+    for data, fact in ((b"\xff\xfe", "UTF-8"), (b" \n", "post: ")):
+        with refused(UserError, "standard input", fact):
             line(data)
 
 
@@ -496,7 +499,7 @@ def test_an_answer_says_what_matched_and_of_which_state_it_is(
     assert record[0] == first
     dated = json.loads(ask(POST, "--json", "--date", "2021", "--at", str(engine.version)))
     assert dated[0]["index"]["settings"]["until"] == "2021"
-    with pytest.raises(UserError, match="no such version"):
+    with refused(UserError, "99"):
         ask(POST, "--at", "99")
 
 
@@ -526,7 +529,7 @@ def test_the_precision_of_a_verdict_and_its_age_are_said(
 def test_a_post_s_language_is_one_that_is_known_or_detected(
     ask: Callable[..., str], index: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match="lang: 'xx' is not allowed; allowed: auto, or a language"):
+    with refused(UserError, "lang: 'xx' ", "auto"):
         ask(POST, "--lang", "xx")
     for tag in ("de-AT", "DE", "ger"):
         assert "This post is" not in ask(POST, "--lang", tag, "--paper_lang", tag)

@@ -1,4 +1,4 @@
-"""`find --input`: the user's columns beside each answer, for spreadsheets, in runs that stop."""
+"""`find --input`: the user's columns next to each answer, for spreadsheets, in resumable runs."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from claim2source.find.bulk import Outcome
 from claim2source.find.finder import Answer, Finder
 from claim2source.find.result_tables import csv_lines
 from tests.eval.papers import POST
+from tests.refusals import refused
 
 # A formula, an id that is too long for a number, a quote, a line break, and no text.
 TABLE = [
@@ -147,19 +148,19 @@ def test_a_stopped_run_goes_on_and_another_question_begins_anew(
     assert not out.exists()
     partial = tmp_path / "found.csv.partial"
     stopped = partial.read_bytes()
-    # A line that was not written whole does not count.
+    # An incomplete line does not count.
     partial.write_bytes(stopped + b'{"post": "p4", "te')
     said, asked = run(*words)
-    assert asked == ids[4:] and "goes on after 4 of 7" in said
+    assert asked == ids[4:] and "4 of 7" in said
     assert [row["id"] for row in opened(out)] == ids
     assert {row["rank"] for row in opened(out)} == {"1"} and not partial.exists()
     expected = out.read_bytes()
     # What another question, or nobody, has begun is refused and stays as it is.
     for change in (["--k", "2"], ["--date", "2019"], ["--no_translate"]):
         partial.write_bytes(stopped)
-        assert refused(ask, *words, *change) and partial.read_bytes() == stopped
+        assert is_refused(ask, *words, *change) and partial.read_bytes() == stopped
     write(file, [*rows, ["one more", "p7"]])
-    assert refused(ask, *words) and partial.read_bytes() == stopped
+    assert is_refused(ask, *words) and partial.read_bytes() == stopped
     write(file, rows)
     lines = stopped.splitlines(keepends=True)
     twice = [*lines[:2], lines[1], *lines[2:]]
@@ -173,20 +174,20 @@ def test_a_stopped_run_goes_on_and_another_question_begins_anew(
         stopped + b"\0\0\0",
     ):
         partial.write_bytes(damage)
-        assert refused(ask, *words) and partial.read_bytes() == damage
+        assert is_refused(ask, *words) and partial.read_bytes() == damage
     partial.write_bytes(stopped)
     with partial.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        assert refused(ask, *words) and partial.read_bytes() == stopped
+        assert is_refused(ask, *words) and partial.read_bytes() == stopped
     partial.unlink()
     partial.symlink_to(file)
-    assert refused(ask, *words) and out.read_bytes() == expected
+    assert is_refused(ask, *words) and out.read_bytes() == expected
     partial.unlink()
     partial.write_bytes(stopped[:20])  # nothing was kept yet
     assert run(*words)[1] == ids and out.read_bytes() == expected
 
 
-def refused(ask: Callable[..., str], *words: str) -> bool:
+def is_refused(ask: Callable[..., str], *words: str) -> bool:
     """Whether a run is refused in one line that names the file of the other one."""
     with pytest.raises(InputError) as error:
         ask(*words)
@@ -212,7 +213,7 @@ def test_a_post_that_fails_is_a_row_and_counted(
     found = list(csv.DictReader(out.open(encoding="utf-8-sig", newline="")))
     assert [bool(row["left_out"]) for row in found] == [False, True, True, False]
     assert [row["verdict"] for row in found] == ["not judged", "", "", "not judged"]
-    # With nothing but such posts there is no answer to write.
+    # If the file has only such posts there is no answer to write.
     for text in ("poison", "https://bsky.app/x"):
         write(file, [["text"], [text]])
         before = out.read_bytes()
@@ -269,9 +270,9 @@ def test_an_output_that_cannot_be_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "posts.csv", [["text"], ["a"]])
-    with pytest.raises(UserError, match=reason) as error:
+    with refused(UserError, reason) as error:
         ask("--input", "posts.csv", *words)
     assert len(error.value.lines) == 1
-    with pytest.raises(UserError, match="out: "):
+    with refused(UserError, "out: "):
         ask(POST, "--out", "found.csv")
     assert [path.name for path in tmp_path.iterdir()] == ["posts.csv"]

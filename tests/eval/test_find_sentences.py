@@ -99,7 +99,7 @@ def test_a_finding_is_quoted_and_the_sentence_of_the_post_that_it_answers(index:
     for post in posts:
         (answer,) = Finder(engine).find([Post("0", post)], 13)
         (match,) = [match for match in answer.matches if match.paper.source.id == "p1"]
-        # What the paper set out from is nearer, and is no finding.
+        # The paper's premise is nearer, but is not a finding.
         assert match.sentence == "We asked 12 schools."
         line = ["Masks may cut outbreaks.", "Good morning.", "Vaccines work!"]
         vectors, _ = engine.encoder.encode(

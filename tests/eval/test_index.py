@@ -19,6 +19,7 @@ from claim2source.data.loading import load
 from claim2source.find.abstention import AbstainModel
 from claim2source.find.processes import process_shard
 from claim2source.search.engine import Engine, open_index
+from tests.refusals import refused
 from tests.search.engines import read_any_manifest
 from tests.training.small import say_pooling
 
@@ -50,14 +51,13 @@ def test_keys_of_a_model_change_the_indexs_own(
     out = str(tmp_path / "idx")
     words = [str(papers), "--columns", "id=pmid", "abstract=summary", "--out", out]
     main([*words, *model])
-    # The attention's kernel changes no vector: the index's own model takes it.
+    # The attention's kernel does not change vectors, so the index accepts it.
     main([*words, "--model.attention", "eager"])
     assert "0 added, 0 changed, 30 unchanged" in output(capsys)
     # Another length is another model, of the index's own name.
-    with pytest.raises(UserError, match="another model") as error:
+    with refused(UserError, own):
         main([*words, "--model.max_length", "16"])
-    assert str(own) in error.value.lines[0]
-    # Its folder has moved: what else the index says of its model holds.
+    # Its folder has moved: the index's other settings of its model are still used.
     moved = own.rename(tmp_path / "moved")
     main([*words, "--model", str(moved)])
     assert "30 unchanged" in output(capsys)
@@ -114,20 +114,20 @@ def test_retractions_are_marked_and_another_model_comes_and_goes(
         "5/12/2020,,,3,Retraction\n"
     )
     main(["--out", out, "--retractions", str(watch)])
-    assert "1 papers have another state" in output(capsys)
+    assert "1 papers " in output(capsys)
     assert open_index(out).fetch(["3"])["3"].retracted == "retracted, 2020-05-12"
     main(["--out", out, "--re_encode", second, *store])
     text = output(capsys)
-    assert "30 papers: about " in text and f"30 papers, of the model {second}" in text
+    assert "30 papers: about " in text and f"{out}: 30 papers, " in text and second in text
     engine = open_index(out)
     assert engine.manifest.model is not None and engine.manifest.model.name == second
     assert (
         engine.fetch(["3"])["3"].is_retracted and len(engine.search("claim a", 9).sources("0")) == 9
     )
     main(["--out", out, "--undo"])
-    assert f"again of the model {first}" in output(capsys)
+    assert first in output(capsys)
     assert open_index(out).search("claim a", 9).sources("0")
-    with pytest.raises(UserError, match="re_encode"):
+    with refused(UserError, "re_encode"):
         main([str(papers), "--out", out, "--re_encode", second])
 
 
@@ -160,13 +160,13 @@ def test_the_share_of_a_process() -> None:
     assert process_shard("2/8", {"SLURM_ARRAY_TASK_ID": "1"}) == (1, 8)
     assert process_shard(None, {"RANK": "3", "WORLD_SIZE": "4"}) == (3, 4)
     for wrong in ("0/2", "3/2", "1", "a/b", "1/", "١/٢", "１/２", "²/3"):
-        with pytest.raises(ConfigError, match="shard: .* allowed: I/N, such as 1/8"):
+        with refused(ConfigError, f"shard: {wrong!r} ", "I/N"):
             process_shard(wrong, {})
 
 
 def test_other_terms_than_the_index_s_are_refused_before_papers_are_read(tmp_path: Path) -> None:
     Engine.create(tmp_path / "idx", read_any_manifest()).close()
-    with pytest.raises(UserError, match=r"bm25.language: the index was made with en, not de"):
+    with refused(UserError, "bm25.language: ", " en", " de"):
         main(["none.jsonl", "--out", str(tmp_path / "idx"), "--bm25.language", "de"])
 
 
@@ -214,46 +214,46 @@ def test_abstention_is_fitted_on_the_training_claims_of_a_data_set(
     assert open_index(tmp_path / "copy").manifest.abstain == fitted
     main(["--out", out, "--source", str(tmp_path / "few"), "--no_abstention"])
     assert "abstention fitted" not in output(capsys)
-    with pytest.raises(ConfigError, match="sentences: .* true: the index keeps them"):
+    with refused(ConfigError, "sentences: ", "true"):
         main(["--out", out, "--source", str(tmp_path / "few"), "--no_sentences"])
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
+    ("words", "facts"),
     [
-        (["--undo", "--claims", "demo"], "claims: is not read with --undo"),
-        (["--undo", "--delete", "gone.txt"], "delete: is not read with --undo"),
-        (["--re_encode", "x", "--undo"], "re_encode: is not read with --undo"),
-        (["--re_encode", "x", "--no_sentences"], "sentences: is not read with --re_encode"),
-        (["--re_encode", "x", "--model", "y"], "model: is not read with --re_encode"),
-        (["--delete", "gone.txt", "--model", "y"], "model: is only read with papers"),
-        (["--claims", "demo", "--batch", "9"], "batch: is only read with papers"),
-        (["demo", "--claims", "demo", "--no_abstention"], "claims: .* none with --no_abstention"),
-        (["demo", "--claims", "nosuch", "--model", "none/such"], "nosuch: no such data set"),
-        (["--re_encode", "x", "--claims", "nosuch"], "nosuch: no such data set"),
-        (["demo", "--claims", "."], "corpus.jsonl: no such file"),
-        ([], "source: is missing; wanted: papers, --delete, --retractions"),
-        (["demo", "--columns", "id"], "columns: 'id' is not allowed"),
-        (["none.txt", "--bm25.k1", "1.5"], "bm25.k1: 1.5 is not allowed; allowed: 1.2"),
-        (["demo", "--delete", "none.txt"], "none.txt: no such file"),
-        (["demo", "--shard", "2/2", "--model", "none/such"], "none/such"),
-        (["demo", "--launcher", "ray", "--shard", "1/2"], "launcher: 'ray' is not allowed"),
-        (["demo", "--workers", "2"], "workers: 2 is not allowed; allowed: none without --launcher"),
+        (["--undo", "--claims", "demo"], ("claims: ", "--undo")),
+        (["--undo", "--delete", "gone.txt"], ("delete: ", "--undo")),
+        (["--re_encode", "x", "--undo"], ("re_encode: ", "--undo")),
+        (["--re_encode", "x", "--no_sentences"], ("sentences: ", "--re_encode")),
+        (["--re_encode", "x", "--model", "y"], ("model: ", "--re_encode")),
+        (["--delete", "gone.txt", "--model", "y"], ("model: ", "papers")),
+        (["--claims", "demo", "--batch", "9"], ("batch: ", "papers")),
+        (["demo", "--claims", "demo", "--no_abstention"], ("claims: ", "--no_abstention")),
+        (["demo", "--claims", "nosuch", "--model", "none/such"], ("nosuch: ",)),
+        (["--re_encode", "x", "--claims", "nosuch"], ("nosuch: ",)),
+        (["demo", "--claims", "."], ("corpus.jsonl: ",)),
+        ([], ("source: ", "--delete, --retractions")),
+        (["demo", "--columns", "id"], ("columns: 'id' ",)),
+        (["none.txt", "--bm25.k1", "1.5"], ("bm25.k1: 1.5 ", "1.2")),
+        (["demo", "--delete", "none.txt"], ("none.txt: ",)),
+        (["demo", "--shard", "2/2", "--model", "none/such"], ("none/such",)),
+        (["demo", "--launcher", "ray", "--shard", "1/2"], ("launcher: 'ray' ",)),
+        (["demo", "--workers", "2"], ("workers: 2 ", "--launcher")),
         pytest.param(
             ["demo", "--launcher", "ray", "--ray", "127.0.0.1:1"],
-            "(ray: no cluster at 127.0.0.1:1|needs ray)",
+            ("ray",),  # no cluster there, or no package ray
             marks=pytest.mark.slow,
         ),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], reason: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], facts: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=reason):
+    with refused(UserError, *facts):
         main([*words, "--out", "idx"])
     assert not (tmp_path / "idx" / "papers.lance").exists()
-    with pytest.raises(UserError, match="qdrant://..: is not a folder or bucket"):
+    with refused(UserError, "qdrant://..: "):
         main(["demo", "--out", "qdrant://localhost:1/x"])
 
 

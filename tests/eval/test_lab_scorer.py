@@ -200,7 +200,7 @@ def test_a_folder_of_version_1_0_is_submitted_with_numbers(
         for lang in languages:
             lines = packed.read(f"predictions_{lang}.tsv").decode().splitlines()
             assert re.fullmatch(r"\d+\t\[\d{4}(, \d{4}){4}\]", lines[1])
-    # It is said, since it is inferred.
+    # A note says so, because it is inferred.
     assert "prepare checkthat2026" in (out / "report.md").read_text()
 
 
@@ -290,7 +290,7 @@ def test_rumours_keep_numbers_of_the_organisers_file(tmp_path: Path) -> None:
         timeline = [tweet[:3] for tweet in rumor["timeline"]]
         assert entry["predicted_evidence"]
         assert all(tweet[:3] in timeline for tweet in entry["predicted_evidence"])
-    # Texts in their place are refused.
+    # Texts instead of numbers are refused.
     entries[1]["id"] = "1"
     entries[0]["predicted_evidence"][0][1] = "11"
     write_json(tmp_path / "texts.json", entries)

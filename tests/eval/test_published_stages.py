@@ -76,11 +76,11 @@ def test_another_setting_checkpoint_or_label_is_in_no_row() -> None:
     assert varied("stages.2.depth", 20).full_label() not in rows
     assert varied("stages.1.claims", "original").full_label() not in rows
     assert varied("retrieve.sources", "title_abstract").full_label() not in rows
-    # What says how it is run is the same system.
+    # Settings of how a stage runs do not change the system.
     assert varied("stages.2.llm.url", "http://gpu:1/v1").full_label() in rows
     assert kimi.on_checkpoint("C", {"de": "B"}).full_label() not in rows
     assert replace(kimi, label="mine").full_label() == "mine"
-    # A stage is not its first stage alone.
+    # A system with stages differs from its first stage.
     dense = System("E5", replace(systems["E5"].first, label=None), systems["BGE"].stages)
     assert dense.full_label() != "intfloat/e5-large-v2" == dense.full_label(0)
 

@@ -28,7 +28,7 @@ def read(report: Path) -> dict[str, Any]:
 
 
 def test_the_hybrid_beats_its_parts(tmp_path: Path) -> None:
-    """Zero-shot MiniLM and tuned BM25; the fusion is chosen on all of train, which neither saw."""
+    """Zero-shot MiniLM and tuned BM25; the fusion is chosen on all of train, unseen by both."""
     evaluate.main(
         [
             "--checkpoint=sentence-transformers/all-MiniLM-L6-v2",
@@ -50,7 +50,7 @@ def test_the_hybrid_beats_its_parts(tmp_path: Path) -> None:
 
 
 def test_bm25_tuned_on_train_reaches_its_target_on_dev(tmp_path: Path) -> None:
-    """The whole usual grid, and analyses; dev is reported only. Untuned: 0.6207."""
+    """The whole default grid, and analyses; dev is only reported. Untuned: 0.6207."""
     off = [True, False]
     tuned = {"k1": "fit", "stop_words": off, "stemmer": off, "metadata": [False, True]}
     systems = {"tuned": {"retrieve": {"bm25": tuned}}, "default": {"retrieve": {"bm25": {}}}}

@@ -80,7 +80,7 @@ def browser() -> Iterator[Any]:
 
 
 class Seen:
-    """Collect what a page asked for and complained about."""
+    """Collect the requests and the errors of a page."""
 
     def __init__(self, page: Any) -> None:
         self.requests: list[str] = []
@@ -255,7 +255,7 @@ def test_no_page_is_wider_than_its_window(page: Any, width: int) -> None:
         && one.getBoundingClientRect().right > innerWidth + 1).map((one) => one.outerHTML)"""
     )
     assert overflowing == []
-    # A table that is wider moves within its own box; a line of text is not too long to read.
+    # A wider table scrolls within its own box; lines of text are not too long.
     boxes = page.locator(".scroll").evaluate_all(
         "all => all.map((e) => e.scrollWidth - e.clientWidth)"
     )

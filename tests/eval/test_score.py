@@ -1,4 +1,4 @@
-"""eval/score.py from the outside: what it prints, and how it says no."""
+"""eval/score.py as a process: its output and its refusals."""
 
 import json
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_names_of_files_and_claims_cannot_steer_the_terminal(folder, capsys):
     with pytest.raises(UserError) as error:
         score.main(["--qrels", "q.tsv", "--run", name])
     assert all(line.isprintable() for line in error.value.lines)
-    # JSON holds the name as it is.
+    # JSON has the name unchanged.
     Path(name).write_text(Path("run.trec").read_text())
     assert list(as_json(capsys, "--qrels", "q.tsv", "--run", name)["runs"]) == [Path(name).stem]
 

@@ -17,6 +17,7 @@ from claim2source.data.loading import load
 from claim2source.text.prompts import read_prompt
 from claim2source.text.translate import foreign_claims, foreign_sources
 from tests.llm_server import Chat, LLMServer
+from tests.refusals import refused
 from tests.shared_data import REPOSITORY
 
 Start = Callable[..., LLMServer]
@@ -89,7 +90,7 @@ def test_claims_get_translations_and_nothing_else_changes(
     assert [text.id for text in foreign_claims(folder, ids={"d1", "f1"})] == ["d1", "f1"]
     server = llm_server(lambda chat: ENGLISH[read_source(chat)])
     main(words(folder, server, tmp_path, "--dry_run"))
-    assert "3 requests to make" in capsys.readouterr().out and server.requests == 0
+    assert "3 requests " in capsys.readouterr().out and server.requests == 0
     main(words(folder, server, tmp_path, "--out", str(tmp_path / "copy")))
     assert (folder / "queries.jsonl").read_text().splitlines() == before
     copied = load(tmp_path / "copy", "dev")
@@ -104,7 +105,7 @@ def test_claims_get_translations_and_nothing_else_changes(
     assert kinds["d1"] == {**QUERIES[1], "metadata": {**QUERIES[1]["metadata"], "translation": E1}}
     assert kinds["f1"]["metadata"] == {"lang": "fr", "translation": FE}
     assert {path.name for path in folder.iterdir()} == {"corpus.jsonl", "qrels", "queries.jsonl"}
-    # German has the prompt with examples, others the scientific one; the fence holds.
+    # German has the prompt with examples, others the scientific one; fences are removed.
     systems = {read_source(Chat(body)): Chat(body) for body in server.bodies}
     assert len(systems[D1].messages) == 8 and len(systems[F1].messages) == 2
     assert "German texts about science" in systems[D1].system
@@ -112,7 +113,7 @@ def test_claims_get_translations_and_nothing_else_changes(
     tag = next(iter(systems[F1].data))
     assert tag == "text-2" and systems[F1].user.count(f"</{tag}>") == 1
     assert "<|im_end|>" not in systems[F1].user
-    # All is done; again, one language alone, with another prompt.
+    # All is done; then again for one language with another prompt.
     capsys.readouterr()
     main(words(folder, server, tmp_path))
     assert "nothing to translate" in capsys.readouterr().out and server.requests == 3
@@ -126,7 +127,7 @@ def test_claims_get_translations_and_nothing_else_changes(
 
 
 def test_lines_without_a_claim_stay_as_they_are(llm_server: Start, tmp_path: Path) -> None:
-    """Also if a claim is called as no claim's id is read."""
+    """Even if a claim has a name that ids of claims cannot have."""
     folder = data_set(tmp_path / "data", [{**QUERIES[1], "_id": "None"}])
     with open(folder / "queries.jsonl", "a", encoding="utf-8") as file:
         file.write("\n")
@@ -151,7 +152,7 @@ def test_what_is_no_translation_is_asked_twice_reported_and_left_out(
     main(words(folder, server, tmp_path, *extra))
     translated = [key for key, r in rows(tmp_path / "s").items() if "translation" in r["metadata"]]
     assert translated == ["x4"]
-    # What failed is asked for once more, not again by a second run.
+    # A failure is requested once more, but not by a second run.
     assert server.requests == 5 * 2 + 1
     main(words(folder, server, tmp_path, "--report", str(report)))
     assert server.requests == 11
@@ -179,7 +180,7 @@ def test_a_run_that_ends_early_keeps_what_it_has_and_goes_on(
     folder = data_set(tmp_path / "data", QUERIES)
     server = llm_server(lambda chat: ENGLISH[read_source(chat)])
     extra = llm(tmp_path, max_tokens_total=2040, concurrency=1)
-    with pytest.raises(UserError, match="2 of 3 texts have no answer"):
+    with refused(UserError, "2 of 3 texts"):
         main(words(folder, server, tmp_path, *extra))
     translations = [row["metadata"].get("translation") for row in rows(folder).values()]
     assert sum(text is not None for text in translations) == 2
@@ -267,11 +268,11 @@ def test_what_would_be_lost_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
     with pytest.raises(UserError, match="replace"):
         main([*base, "--out", str(folder)])
     shutil.copytree(folder, tmp_path / "other")
-    with pytest.raises(UserError, match="holds a data set"):
+    with refused(UserError, tmp_path / "other"):
         main([*base, "--out", str(tmp_path / "other")])
-    with pytest.raises(ConfigError, match="other than English"):
+    with refused(ConfigError, "languages: 'en' "):
         main([*base, "--languages", "en"])
-    with pytest.raises(ConfigError, match="languages: 'es' is not allowed; allowed: de, fr"):
+    with refused(ConfigError, "languages: 'es' ", "de, fr"):
         main([*base, "--languages", "es"])
     main([*base, "--languages", "DE", "ger", "--dry_run"])
     assert "2 claims to translate (de 2)" in capsys.readouterr().out
@@ -279,7 +280,7 @@ def test_what_would_be_lost_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
     main(["--dataset", str(english), "--llm.model", "m", "--languages", "de"])
     assert "nothing to translate" in capsys.readouterr().out
     (folder / "queries.jsonl").write_text('{"_id": "a", "text": 7}\n')
-    with pytest.raises(UserError, match="queries.jsonl:1: text: is a number"):
+    with refused(UserError, "queries.jsonl:1: text: "):
         main(base)
 
 

@@ -13,6 +13,7 @@ from claim2source.core.run import Run
 from claim2source.evaluation.compare import compare
 from claim2source.metrics.families import Family, compare_families, holm, score_intervals
 from claim2source.metrics.metrics import evaluate, judged_claims, macro, score_languages
+from tests.refusals import refused
 
 EVIL = "<b>a & b</b>"
 
@@ -97,10 +98,10 @@ def test_the_text_and_the_html_show_every_table(dev: Dataset, runs: dict[str, Ru
 
 
 def test_what_cannot_be_compared(dev: Dataset, runs: dict[str, Run]) -> None:
-    with pytest.raises(ConfigError, match="results: .* one or more"):
+    with refused(ConfigError, "results"):
         compare({}, dev)
-    with pytest.raises(ConfigError, match="baseline: 'nobody'.* low, high"):
+    with refused(ConfigError, "baseline: 'nobody'", "low, high"):
         compare(runs, dev, baseline="nobody")
     run = Run.from_lists({"x": [("p1", 1.0)]})
-    with pytest.raises(UserError, match="other: ids do not match: .*'x'"):
+    with refused(UserError, "other: ", "'x'"):
         compare({**runs, "other": run}, dev)

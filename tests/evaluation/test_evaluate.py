@@ -62,7 +62,7 @@ def test_the_hybrid_is_tested_against_both_parts_on_the_average_that_is_shown() 
 
 
 def test_metrics_deeper_than_the_lists_are_noted() -> None:
-    """But not if the lists hold the whole pool."""
+    """But not if the lists contain the whole pool."""
     claims = tuple(Claim(f"c{i}", "t", golds=(f"p{i}",)) for i in range(6))
     sources = tuple(Source(f"p{i}") for i in range(6))
     data = Dataset(claims, sources, Qrels({c.id: {c.golds[0]: 1} for c in claims}), "dev")
@@ -72,20 +72,16 @@ def test_metrics_deeper_than_the_lists_are_noted() -> None:
 
     metrics = ["mrr@1", "mrr@5", "recall@100"]
     report = evaluate({"a": run(2), "b": run(2), "c": run(6)}, data, metrics, repeats=0)
-    assert report.notes == (
-        "mrr@5, recall@100: deeper than the lists of a, b, whose longest has 2 sources; golds "
-        "further down count as not found.",
-    )
+    (note,) = report.notes
+    assert note.startswith("mrr@5, recall@100: ") and " a, b" in note and " 2 " in note
     assert report.systems["a"].macro["recall@100"] == pytest.approx(2 / 6)
-    assert "deeper than the lists of a, b" in str(report)
+    assert note in str(report)
     assert evaluate(run(6), data, metrics, repeats=0).notes == ()
     assert evaluate(run(5), data, ["mrr@5"], repeats=0).notes == ()
     compared = compare({"a": run(2), "c": run(6)}, data, "recall@5", repeats=20)
-    assert compared.notes == (
-        "recall@5: deeper than the lists of a, whose longest has 2 sources; golds further down "
-        "count as not found.",
-    )
-    assert compared.notes[0] in str(compared)
+    (note,) = compared.notes
+    assert note.startswith("recall@5: ") and " a," in note and " 2 " in note
+    assert note in str(compared)
 
 
 def test_a_report_is_written_where_every_claim_differs_by_one_amount(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_a_report_of_the_whole_test_has_places_and_shows_them(tmp_path: Path) ->
         for name, system in placed.systems.items()
     }
     assert places["mine"] == {"en": "1", "de": "2", "fr": "1", "macro": "1"}
-    # One language is no average; a made-up server has no place, nor has a part of the test.
+    # One language is not an average; simulated systems and parts of the test have no place.
     assert places["part"] == {"en": "4 to 38"}
     assert places["made"] == places["other"] == {}
     table = next(p for p in published_parts(placed.systems) if isinstance(p, TextTable))

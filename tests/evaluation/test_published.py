@@ -1,4 +1,4 @@
-"""The papers' numbers: every file is read, and agrees with the sums that they imply."""
+"""The papers' numbers: every file can be read, and agrees with its own sums."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from claim2source.core.report import Report, SystemReport
 from claim2source.evaluation.published.scores import with_published
 from claim2source.evaluation.published.tables import Column, Table, load_published
 from claim2source.metrics.metrics import cutoff
+from tests.refusals import refused
 
 TABLES = {table.id: table for table in load_published()}
 STYLES = TABLES["2025-styles"]
@@ -99,7 +100,7 @@ def test_a_difference_stands_beside_that_of_the_paper() -> None:
     third = found["other: ", "2026-stage3", "Kimi-K2.6"]
     assert second.ours == pytest.approx(0.11) and second.published == 0.1025
     assert third.ours == pytest.approx(0.03) and third.published == 0.0229
-    # Another report's or system's baseline is taken only where the own one is absent.
+    # Another report's or system's baseline is used only if the own one is absent.
     alone = {name: systems[name] for name in ("mine: ", "mine: second", "other: second")}
     beside = with_published(Report("ct26", "dev", alone), alone.values()).systems
     (cell,) = [cell for cell in beside["mine: "].published if cell.column == "delta"]
@@ -204,7 +205,7 @@ def test_a_table_is_read_and_printed_as_the_paper_does(tmp_path: Path) -> None:
             table.value(row, column)
     (tmp_path / "two").mkdir()
     (write_table(tmp_path / "two") / "b.yaml").write_bytes((tmp_path / "a.yaml").read_bytes())
-    with pytest.raises(InputError, match="t: another table"):
+    with refused(InputError, "b.yaml: t: "):
         load_published(tmp_path / "two")
     assert STYLES.columns[0].text(0.5575) == "0.5575"
     assert STYLES.columns[1].text(0.0225) == "+0.0225"
@@ -212,14 +213,16 @@ def test_a_table_is_read_and_printed_as_the_paper_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "facts"),
     [
-        ({"rows": {"one": {"values": [0.5]}}}, "1 values for 2 columns"),
-        ({"colour": "red"}, "t.colour: no such field"),
-        ({"unreliable": [{"rows": ["two"], "reason": "r"}]}, "no such cells: .'two'"),
-        ({"relative_to": "C"}, "no column 'C'"),
+        ({"rows": {"one": {"values": [0.5]}}}, ("rows.one: 1 ", " 2 ")),
+        ({"colour": "red"}, ("t.colour: ",)),
+        ({"unreliable": [{"rows": ["two"], "reason": "r"}]}, ("unreliable: ", "'two'")),
+        ({"relative_to": "C"}, ("relative_to: ", "'C'")),
     ],
 )
-def test_a_wrong_table_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_a_wrong_table_is_refused(
+    tmp_path: Path, changes: dict[str, Any], facts: tuple[str, ...]
+) -> None:
+    with refused(InputError, "a.yaml", *facts):
         load_published(write_table(tmp_path, **changes))

@@ -16,6 +16,7 @@ from claim2source.core.records import Dataset
 from claim2source.core.report import Report
 from claim2source.core.run import Run
 from claim2source.data.beir import write_beir
+from tests.refusals import refused
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def test_a_file_a_dict_and_tables_score_as_the_run_does(
     frame = run.to_pandas()
     shuffled = frame.sample(frac=1, random_state=1)
     columns = {"claim": "qid", "source": "docno"}
-    # What PyTerrier has: its own numbers, and the text of the claim, beside the ids.
+    # PyTerrier's columns: its own numbers and the claim's text, next to the ids.
     terrier = frame.rename(columns=columns).assign(docid=range(len(frame)), claim="a text")
     table = HFDataset.from_pandas(
         frame.rename(columns={"claim": "query-id", "source": "corpus-id"}), preserve_index=False
@@ -99,29 +100,29 @@ def frame(**cells: list[Any]) -> pd.DataFrame:
     return pd.DataFrame(cells)
 
 
-WRONG: dict[str, tuple[Any, str]] = {
+WRONG: dict[str, tuple[Any, tuple[str, ...]]] = {
     "no claim": (
         frame(query=["a"], docid=["p"], score=[1]),
-        "system: has no column query-id or query_id or qid or claim; there are: query, docid, "
-        "score",
+        ("system: ", "query-id or query_id or qid or claim", "query, docid, score"),
     ),
     "a text for a score": (
         frame(qid=["a", "a"], docid=["p", "q"], score=[1, "high"]),
-        "system:2: score: 'high' is not a number .*",
+        ("system:2: score: 'high'",),
     ),
     "an infinite score": (
         {"a": {"p": float("inf")}},
-        "system: score: inf is not a finite float32 .claim 'a', source 'p'.",
+        ("system: score: inf", "claim 'a', source 'p'"),
     ),
-    "other claims": ({"other": {"p1": 1.0}}, "system: ids do not match: .*"),
-    "nothing": ({}, "system: ids do not match: none of its 0 claims is judged; .*"),
-    "a list": ([("a", "p", 1)], "system: a list is not a ranking; allowed: a Run .*"),
-    "no such file": ("no/such.trec", "no/such.trec: .*"),
+    "other claims": ({"other": {"p1": 1.0}}, ("system: ", "'other'")),
+    "nothing": ({}, ("system: ", " 0 claims")),
+    "a list": ([("a", "p", 1)], ("system: ", " list ", "Run ")),
+    "no such file": ("no/such.trec", ("no/such.trec: ",)),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_no_ranking_is_refused_in_one_line(name: str, dev: Dataset) -> None:
-    ranking, message = WRONG[name]
-    with pytest.raises(UserError, match=rf"^{message}$"):
+    ranking, facts = WRONG[name]
+    with refused(UserError, *facts) as error:
         c2s.evaluate(ranking, dev, repeats=0)
+    assert len(error.value.lines) == 1

@@ -23,7 +23,7 @@ def test_ranks_are_where_the_first_gold_stands(places):
         f"c{i}": [("gold" if rank == place else f"s{rank}", -float(rank)) for rank in range(1, 401)]
         for i, place in enumerate(places)
     }
-    # Another gold stands last, if it is there at all.
+    # Another gold is last, or absent.
     qrels = Qrels({c: {"gold": 1, "s401": 2, "s1": 0} for c in listed})
     ids, ranks = first_ranks(Run.from_lists(listed), qrels)
     assert ids == tuple(listed)

@@ -1,4 +1,4 @@
-"""Reports read back: names told apart, costs, whole runs, and runs of another split."""
+"""Reading reports: distinct names, costs, whole runs, and runs of another split."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_report_is_a_system(tmp_path: Path) -> None:
 
 
 def refused_report(folder: Path, program: str, **settings: Any) -> str:
-    """Write the report of a training, or an export, and say why it cannot be compared."""
+    """Write the report of a training, or an export, and return the reason why it is refused."""
     training = None
     if program != "train/merge.py":
         training = TrainingReport((), "best", 1, "checkpoints/epoch-1", settings=settings)

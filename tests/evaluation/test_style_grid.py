@@ -98,7 +98,7 @@ def values(report: Report, name: str = "BM25", language: str = MACRO) -> dict[st
 
 
 def test_every_cell_is_the_one_that_was_computed_by_hand(dataset: Dataset, tmp_path: Path) -> None:
-    """All four differ, so that neither styles nor versions nor sides can be swapped."""
+    """All four differ, so that exchanged styles, versions or sides are detected."""
     options = write_texts(dataset, tmp_path / "texts", {"C1": [C1], "S1": [S1]})
     report = run(dataset, options, tmp_path)
     assert values(report, language="en") == {"S0C0": 0.75, "S0C1": 0.5, "S1C0": 0.5, "S1C1": 1}
@@ -120,7 +120,7 @@ def test_every_cell_is_the_one_that_was_computed_by_hand(dataset: Dataset, tmp_p
     low, high = report.systems[f"{name}.S1C0"].intervals.of("mrr@5")  # type: ignore[union-attr, misc]
     assert low < 0.25 < high
     assert "Styles: Of claims in other languages the translation is rewritten." in report.notes
-    # Read back from the file: whole, or in one language.
+    # Read from the file: all of it, or one language.
     report.write(tmp_path)
     for last in (StyleGrid.of(Report.read(tmp_path)), grid):
         assert (
@@ -178,7 +178,7 @@ def test_means_over_versions_are_by_claim_and_in_any_order(rows: list[list[float
 def test_routes_see_the_cells_own_texts_and_must_read_alike(
     dataset: Dataset, tmp_path: Path
 ) -> None:
-    """A language's claims are the same in S0 and S1: their sources tell the cells apart."""
+    """A language's claims are the same in S0 and S1; only their sources differ."""
     options = write_texts(dataset, tmp_path / "texts", {"C1": [C1], "S1": [S1]})
     routed = System("routed", Retrieval(Routes({"de": (WORDS,), "default": (WORDS,)})))
     posted = replace(WORDS, claims="original")
@@ -186,7 +186,7 @@ def test_routes_see_the_cells_own_texts_and_must_read_alike(
     report = run(dataset, options, tmp_path, (BM25, routed, system))
     assert values(report, "routed") == values(report, "BM25")
     (row,) = report.not_run
-    assert row.system == "mixed: styles" and "some do not" in row.reason
+    assert row.system == "mixed: styles" and "translations" in row.reason
     assert "mixed.translated" in report.systems
 
 

@@ -1,4 +1,4 @@
-"""A report of many systems is one screen of a terminal; what is left out stands in its files."""
+"""A report of many systems fits one screen of a terminal; the rest is in its files."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ RUN = {
     "q2": [("a1", 3.0), ("a3", 2.5), ("a2", 2.0)],
     # As one it is second, not fourth.
     "q3": [("b", 4.0), ("a2", 3.0), ("a3", 2.0), ("a1", 1.0)],
-    # No twin of the gold, but three twins before it that take one place.
+    # The gold has no twin, but three twins before it share one rank.
     "q4": [("a1", 9.0), ("a2", 8.0), ("a3", 7.0), ("b", 1.0)],
     # Only a twin is found.
     "q5": [("a1", 1.0)],
@@ -52,7 +52,7 @@ def test_what_twins_do_is_counted_by_hand(tmp_path: Path) -> None:
     report = c2s.evaluate(Run.from_lists(RUN), dataset(), repeats=0)
     twins = report.systems["system"].twins
     assert twins is not None
-    # Ties go by id, descending: a2 stands before a1 for q1.
+    # Ties are broken by id, descending: a2 is before a1 for q1.
     assert (twins.golds, twins.of_golds, twins.ties, twins.lost) == (6, 4, 1, 3)
     english = (1 + 1 + 1 / 2 + 1 / 2 + 1) / 5
     assert twins.as_one["en"] == pytest.approx(english) and twins.as_one["de"] == 1
@@ -61,7 +61,7 @@ def test_what_twins_do_is_counted_by_hand(tmp_path: Path) -> None:
     assert report.macro["mrr@5"] == pytest.approx((score + 1) / 2)
     report.write(tmp_path)
     assert Report.read(tmp_path).systems["system"].twins == twins
-    # Where no gold has a twin nothing is said, whatever else the pool repeats.
+    # Without twins of golds there is no note, whatever else the pool repeats.
     data = replace(dataset(), qrels=Qrels({"q6": {"c": 1}}))
     found = c2s.evaluate(Run.from_lists(RUN), data, repeats=0)
     assert found.systems["system"].twins is None and found.twins_table is None

@@ -1,4 +1,4 @@
-"""The demo's index answers the post that README, pages and schemas give as the example."""
+"""The demo's index answers the example post of README, pages and schemas."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_example_s_paper_is_first_in_the_demo(
         papers = json.loads(capsys.readouterr().out)
         assert title in papers[0]["title"], papers
         assert papers[0]["verdict"] in ("found", "uncertain"), papers
-        # PyTorch gives the same answer, and so the same sentences.
+        # PyTorch returns the same answer, and so the same sentences.
         find([post, "--index", folder, "--json", "--k", "3", "--device", "cpu"])
         for paper, expected in zip(papers, json.loads(capsys.readouterr().out), strict=True):
             for key in ("score", "present"):

@@ -39,7 +39,7 @@ def test_words_match_by_terms_and_names_and_are_analysed_once(
     count = len(analysed)
     assert count == len(set(analysed))
     assert matching.match(claim, [papers[1], papers[0]]) == [of_b, of_a]
-    # Where more words are held than fit, they are analysed again.
+    # If the cache is too small, words are analysed again.
     assert (len(analysed) == count) is (size > 0)
     assert matching.match(claim, []) == []
 

@@ -206,7 +206,7 @@ def test_indexes_of_other_models_are_asked_each_by_its_own(
     main([GERMAN, "--lang=de", f"--translator.words=de={words}", "--json", *options(locations)])
     first = json.loads(capsys.readouterr().out)[0]
     assert (first["searched"], first["untranslated"]) == (ENGLISH, False)
-    # An id of two papers says not which is meant.
+    # An id of two papers is ambiguous.
     engine = open_for_writing(tmp_path / "third", dense)
     grow(engine, [Paper(Source("p1", "Quite another paper of ours"), "10.1000/z")], dense)
     engine.close()

@@ -1,4 +1,4 @@
-"""Shape of the lists: what stands out, whatever the encoder's scale and the collection's size."""
+"""Shape of the lists: outstanding scores at any encoder's scale and collection's size."""
 
 from __future__ import annotations
 
@@ -111,5 +111,5 @@ def test_too_few_papers_have_no_shape(lexical: dict[str, float], dense: dict[str
     # Copies are one paper.
     copies = {f"{paper} again": score for paper, score in few.items()}
     assert np.isnan(list(describe(lexical, few | copies).values())).all()
-    # Posts without a term of any paper are compared by their vectors alone.
+    # Posts without a term of any paper are compared only by vectors.
     assert np.isfinite(list(describe({}, dense).values())).all()

@@ -66,7 +66,7 @@ Index = Callable[..., str]
 
 @pytest.fixture
 def make(tmp_path: Path, tiny_folder: Path, capsys: pytest.CaptureFixture[str]) -> Index:
-    """Make an index of papers by the tiny model; return what the program says."""
+    """Make an index of papers with the tiny model; return the program's output."""
 
     def make_index(name: str = "idx", papers: int = 60, *words: str) -> str:
         path = tmp_path / f"{papers}.jsonl"
@@ -118,7 +118,7 @@ def test_what_was_not_measured_is_not_judged(ships: Path, make: Index, tmp_path:
     make("few", 12)
     (spanish,) = ask(tmp_path / "idx", POST, lang="es")
     (few,) = ask(tmp_path / "few", POST)
-    # Left out, posts in another language had their papers there more often than they said.
+    # When these were left out, probabilities of posts in another language were too low.
     german, clear = ask(
         tmp_path / "idx", "Regen in Kiel, ich habe das Wetter satt", POST, lang="de"
     )

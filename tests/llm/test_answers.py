@@ -1,4 +1,4 @@
-"""The store of answers: what is no store is refused in one line; test_soak.py kills its writers."""
+"""The store of answers: other files are refused in one line; test_soak.py kills its writers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def full(path: Path) -> Path:
 
 
 def use(path: Path) -> None:
-    """Read and write all that a program does; whatever is read is what was written."""
+    """Read and write as a program does; every read value equals the written one."""
     with AnswerStore(path) as store:
         for i in range(30):
             assert store.get(f"k{i}") in (REPLY, None)
@@ -56,7 +56,7 @@ def use(path: Path) -> None:
 
 
 def refused(path: Path) -> bool:
-    """Whether a store is refused, in one line that says what to do; nothing else may happen."""
+    """Whether a store is refused in one line with a remedy; anything else fails."""
     try:
         use(path)
     except InputError as error:

@@ -1,4 +1,4 @@
-"""A key goes to its own server only, and no other service's secret goes anywhere."""
+"""A key is sent only to its own server, and other services' secrets are never sent."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from claim2source.stages.http import Http
 from claim2source.stages.pairs import Pair
 from tests.llm.test_client import requests_for
 from tests.llm_server import LLMServer
+from tests.refusals import refused
 
 SAFE = [
     "https://api.example.org/v1",
@@ -60,7 +61,7 @@ def test_a_key_is_sent_over_https_and_to_this_machine(
     " NPM_TOKEN TWINE_PASSWORD DOCKER_AUTH_CONFIG SSH_AUTH_SOCK PGPASSWORD MYSQL_PWD DATABASE_URL"
     " S3_SECRET_KEY CLAIM2SOURCE_TOKEN _AWS_KEY azure_openai_api_key PROD_AWS_KEY".split()
     + ["", "A B", "A=B", "9A", "A\0"]
-    # What is no key at all.
+    # Variables that are not keys.
     + "PATH HOME USER SHELL PWD LOGNAME HOSTNAME LD_PRELOAD LD_LIBRARY_PATH PYTHONPATH MANPATH _"
     " PYTHONSTARTUP LANG LC_ALL TMPDIR XDG_CACHE_HOME JAVA_HOME VIRTUAL_ENV path SSH_TTY TERM"
     " https_proxy ALL_PROXY CUDA_VISIBLE_DEVICES OLDPWD USERPROFILE EDITOR".split(),
@@ -88,6 +89,6 @@ def test_no_proxy_sees_what_is_sent_to_this_machine(
     (answer,) = LLM(config).answer(requests_for("a"))
     assert (answer.failure, server.requests, proxy.requests) == (None, 1, 0)
     stage = Http(url=server.url, model="m", key_env="MY_CREDENTIAL")
-    with pytest.raises(UserError, match="refused 'm'"):
+    with refused(UserError, "'m'", server.url):
         list(stage.score([Pair("a", "b")]))
     assert may_use_proxy("http://10.0.0.7") and may_use_proxy("https://localhost")

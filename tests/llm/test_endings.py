@@ -1,4 +1,4 @@
-"""How a reply ended, whether its prompt was read whole, and what a server said of it."""
+"""How a reply ended, if its prompt was truncated, and what the server reported about it."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_recorded_exchanges_of_a_real_llama_cpp(llm_server: Start) -> None:
         response = exchange(name)["response"]
         assert answer.raw == response["choices"][0]["message"]["content"]
         assert answer.usage.prompt == response["usage"]["prompt_tokens"]
-    # What its cache has read is part of the prompt's count.
+    # Cached tokens are part of the prompt's count.
     again = exchange("the same again, from its cache")["response"]
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
     assert again["usage"]["prompt_tokens"] == answer.usage.prompt
@@ -83,7 +83,7 @@ def test_recorded_exchanges_of_a_real_llama_cpp(llm_server: Start) -> None:
 
     answer = ask(server(), "prompt too long")
     assert answer.failure is not None and "context size" in answer.failure
-    # Neither schemas nor numbers of tokens lead to a second try that cannot succeed.
+    # Schemas and numbers of tokens do not cause a second try that cannot succeed.
     for name in ("bad schema", "bad grammar", "no messages", "prompt too long"):
         assert exchange(name)["status"] == 400
 
@@ -91,7 +91,7 @@ def test_recorded_exchanges_of_a_real_llama_cpp(llm_server: Start) -> None:
 def test_a_reply_that_llama_cpp_cannot_read_is_parsed_and_asked_for_once(
     llm_server: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It answers 500, which is no busy server: the same request would fail again."""
+    """It answers 500, but it is not busy: the same request would fail again."""
     call = exchange("response_format json_schema")
     assert (call["status"], call["response"]["error"]["message"]) == (500, llama.SPOILT)
 
@@ -194,7 +194,7 @@ def test_recorded_replies_of_a_small_model(name: str, llm_server: Start) -> None
     assert (answer.usage.prompt, answer.usage.completion) == counted
     assert call["seconds"] > 0 and "timings" in call["response"]
     if schema is None:
-        # It repeats the prompt in place of a translation: no answer, and asked for once more.
+        # It repeats the prompt instead of translating: a failure that is requested once more.
         assert answer.failure is not None and len(server.bodies) == 2
         assert answer.raw == call["response"]["choices"][0]["message"]["content"]
     else:

@@ -99,7 +99,7 @@ def test_a_reply_that_is_no_text_is_a_failure(reply: str, finish: str | None, fa
         ('{"why": "' + "x" * 2**17 + '", "selected_paper": 3}', 3),
         ('I say {"selected_paper": 3} and not {"selected_paper": 12} or {"a": {"b": 1}}', 3),
         ('{"selected_paper": 3}<|im_end|>\n<|im_start|>user\n{"selected_paper": 9}', 3),
-        # What a reason quotes is neither a thought nor the end of a turn.
+        # Text that a reason quotes is not a thought and does not end a turn.
         ('{"why": "it says <|im_end|>", "selected_paper": 3}', 3),
         ('{"why": "it says <think> to me", "selected_paper": 3}', 3),
         ('{"why": "it says </think> to me", "selected_paper": 3}', 3),
@@ -200,7 +200,7 @@ def test_recorded_exchanges_of_a_real_vllm(llm_server: Callable[..., LLMServer])
         assert comparable(server.bodies[before]) == comparable(body)
         return answer
 
-    # The second try is sampled, which was not recorded: 418, and the first reply stands.
+    # The second try is sampled, which was not recorded: 418, so the first reply is used.
     for name in ("plain", "cut off by max_tokens", "thinking off by template argument"):
         answer = ask(name)
         content = by_name[name]["response"]["choices"][0]["message"]["content"]

@@ -1,4 +1,4 @@
-"""A long run over a bad server, killed again and again: nothing is lost, nothing asked twice."""
+"""A long run on a faulty server with many kills: nothing is lost, no request is repeated."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_2000_texts_in_4_styles_survive_5_kills(tmp_path: Path, count: int = 200
     assert json.loads((tmp_path / "out.json").read_text()) == expected
     assert not (tmp_path / "killed.json").exists()
     assert len(llm_server.good) == len(requests)
-    # A text was asked for again only where a kill came between, and few for each kill; on a busy
+    # A text was requested again only after a kill, and few for each kill; on a busy
     # machine also where a reply came after the time-out.
     lost, late = Counter[int](), 0
     seen: dict[str, float] = {}

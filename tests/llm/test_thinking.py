@@ -1,4 +1,4 @@
-"""Thinking is switched by each family's own key; what was sent, and what came, is counted."""
+"""Thinking is switched by each family's own key; the sent settings and the replies are counted."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Corpus:
         return cls(tuple(papers), vectors, BM25(language=language))  # type: ignore[arg-type]
 
     def rows(self, rows: Sequence[int] | range | None = None) -> Rows:
-        """What an index is given of the papers at these places."""
+        """The rows of an index for the papers at these positions."""
         papers = [self.papers[i] for i in (range(len(self.papers)) if rows is None else rows)]
         terms = Analyser(self.bm25).sources([paper.source for paper in papers])
         vectors = self.vectors if rows is None else self.vectors[list(rows)]

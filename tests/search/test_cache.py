@@ -91,7 +91,7 @@ def test_bm25s_run_is_read_with_its_cost_and_failures(
     built = counter.built
     result = BM25().index(POOL).search(CLAIMS, 2)
     assert list(result.run) == list(rerun.run) and not result.stored
-    # A corrected gold changes no ranking, nor does a venue that is not indexed.
+    # A corrected gold, or a venue that is not indexed, does not change a ranking.
     sparse(tmp_path, claims=[replace(CLAIMS[0], golds=("q",)), *CLAIMS[1:]], **VENUE)
     assert counter.built == built + 1
 
@@ -137,7 +137,7 @@ def test_one_changed_input_of_bm25_is_another_run(
 
 
 class Hashed:
-    """An encoder whose vectors are made of a text's hash; it counts the texts it read."""
+    """An encoder whose vectors are made from a text's hash; it counts the texts it encoded."""
 
     def __init__(self, weights: str = "w", source: Hashed | None = None, prefix: str = "") -> None:
         self.weights, self.source_encoder = weights, source
@@ -168,7 +168,7 @@ def test_a_models_run_is_read_with_its_cost(tmp_path: Path) -> None:
     rerun, none = dense(tmp_path)
     assert (read, none) == (5, 0)
     assert list(rerun.run) == list(first.run)
-    # What it took to make, not to read: nobody searches millions of claims a second.
+    # The cost is that of computing, not of reading: nobody searches millions of claims a second.
     assert rerun.cost == first.cost and first.cost.items == 3
     assert (first.stored, rerun.stored) == (False, True)
     # Which gold a claim has, and its language, changes no text and no ranking.

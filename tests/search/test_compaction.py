@@ -1,4 +1,4 @@
-"""An index that grows by single papers stays small, and its readers go on."""
+"""An index that grows by single papers stays small, and its readers keep working."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_one_paper_at_a_time_does_not_fill_the_disk(
         engine.upsert(CORPUS.rows([number]))
         engine.build()
         sizes.append(size(folder))
-        # It was opened before, and reads what it has not read yet.
+        # It was opened before, and reads data that it has not read yet.
         assert len(reader.fetch(["p1", f"p{number - 44}"])) == 2
     engine.close()
     assert max(sizes) < 4 * first and min(sizes[1:]) < max(sizes)

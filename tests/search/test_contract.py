@@ -23,6 +23,7 @@ from claim2source.search.files import open_files
 from claim2source.search.lance import connection
 from claim2source.search.manifest import is_engine
 from claim2source.search.rows import EVERYWHERE, Rows, Where, half, paper_stamp
+from tests.refusals import refused
 from tests.search.engines import WIDTH, Corpus, agrees, read_any_manifest, stamped
 from tests.shared_data import REPOSITORY
 
@@ -130,7 +131,7 @@ def test_an_index_that_grew_shrank_and_changed_scores_as_one_made_at_once(tmp_pa
     check(engine, left)
     check(engine, left, Where(until="2020"))
     assert engine.stats().papers == engine.manifest.papers == 295 and not engine.stats().unbuilt
-    # What was removed comes back whole.
+    # Removed papers can be added again.
     engine.upsert(old.rows([50]))
     assert engine.fetch(["p50", "p51"]) == {f"p{i}": old.papers[i] for i in (50, 51)}
     engine.close()
@@ -161,13 +162,13 @@ def test_papers_come_back_as_they_were_given(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.vectors[order], vectors)
     assert found.vectors.dtype == np.float16
     assert [key for key, _ in engine.dense(np.eye(2, WIDTH)[1], 1)] == ["漢字"]
-    with pytest.raises(ValueError, match="float16"):
+    with refused(ValueError, "float16"):
         half(np.full((1, 3), 1e6))
-    with pytest.raises(ValueError, match="not float16"):
+    with refused(ValueError, "float16", "[papers, "):
         engine.upsert(replace(rows, vectors=vectors[:, :5]))
     engine.close()
     keeping = Engine.create(tmp_path / "keeping", read_any_manifest())
-    with pytest.raises(ValueError, match="vectors of sentences"):
+    with refused(ValueError, "float16 [sentences, d]"):
         keeping.upsert(replace(rows, sentences=[np.zeros((1, 5), np.float16)] * 2))
     keeping.close()
 
@@ -194,7 +195,7 @@ def test_a_copy_of_the_folder_is_a_copy_of_the_index(
 
 def test_an_address_of_another_program_is_refused_without_its_password() -> None:
     for use in (open_index, is_engine):
-        with pytest.raises(UserError, match="is not a folder or bucket; allowed: s3://") as error:
+        with refused(UserError, "allowed: s3://") as error:
             use("qdrants://me:secret@host/papers")
         assert "secret" not in str(error.value) and "\n" not in str(error.value)
 
@@ -227,7 +228,7 @@ def test_a_listed_paper_is_read_as_it_was_in_its_state(tmp_path: Path) -> None:
     before = dict(zip(ids, old.papers, strict=True))
     for engine in (writer, reader):
         assert len(engine.dense(np.ones(WIDTH), 30)) == 30 and engine.fetch(ids) == before
-    # Rows are written anew, joined and moved.
+    # Rows are rewritten, merged and moved.
     writer.upsert(new.rows(range(10)))
     assert writer.delete(["p20"]) == 1
     after = {key: paper for key, paper in before.items() if key != "p20"}
@@ -269,7 +270,7 @@ def test_all_vectors_are_compared_however_an_index_grew(tmp_path: Path) -> None:
         for vector in np.eye(WIDTH, dtype=np.float32)[:5]:
             best = np.sort(written @ vector)[::-1][:200]
             np.testing.assert_allclose(scores(engine, vector), best, rtol=1e-6)
-    # A writer that ends while it builds leaves an index of which all vectors are compared.
+    # A writer that ends during a build leaves an index that compares all vectors.
     reader, seen = open_index(tmp_path / "index"), list[float]()
     before = scores(engine, np.ones(WIDTH))
     engine.exact_below = 1000
@@ -324,21 +325,21 @@ def test_an_index_of_before_with_vectors_of_16_bits_is_searched_and_grows(
 
 def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path, corpus: Corpus) -> None:
     engine = Engine.create(tmp_path / "index", read_any_manifest())
-    with pytest.raises(UserError, match=r"bm25\.stemmer: the index was made with"):
+    with refused(UserError, "idx: bm25.stemmer: "):
         engine.manifest.check_analyser(BM25(stemmer=False), "idx")
     engine.manifest.check_analyser(BM25(claims="bilingual"), "idx")
     manifest = replace(engine.manifest, analyser={**engine.manifest.analyser, "analysis": "2"})
-    with pytest.raises(UserError, match="index again"):
+    with refused(UserError, "idx: ", "version"):
         manifest.check_analyser(manifest.bm25, "idx")
     engine.close()
     for bm25 in (BM25(k1=1.5), BM25("whitespace")):
-        with pytest.raises(ConfigError, match="bm25"):
+        with refused(ConfigError, "bm25"):
             Engine.create(tmp_path / "other", read_any_manifest(bm25))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
-    with pytest.raises(UserError, match="not an index"):
+    with refused(UserError, tmp_path / "mine", "manifest.json"):
         open_index(tmp_path / "mine")
-    with pytest.raises(InputError, match="it is not replaced"):
+    with refused(InputError, tmp_path / "mine", "--out"):
         Engine.create(tmp_path / "mine", read_any_manifest())
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
 
@@ -377,10 +378,10 @@ def test_above_a_size_partitions_are_searched_with_the_recall_that_was_asked_for
     engine.manifest = replace(own, probes=1)
     assert recall() < tuned  # it is really not exact
     engine.manifest = own
-    # Where few papers are left the search is exact, however far apart they lie.
+    # If few papers are left the search is exact, however far away they are.
     for where in FILTERS[4:6]:
         agrees(engine.dense(centres[0], 50, where), corpus, corpus.dense(centres[0]), 50, where)
-    # While vectors are divided anew readers compare all, also where the writer ends then.
+    # While vectors are partitioned again, readers compare all, even if the writer ends then.
     grown = replace(Corpus.drawn(6500), vectors=half(rng.normal(size=(6500, WIDTH))))
     engine.upsert(grown.rows(range(3000, 6500)))
     reader = Engine.open(tmp_path / "index", exact_below=1000)

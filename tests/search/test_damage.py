@@ -1,4 +1,4 @@
-"""Damaged indexes: an error that says what is wrong and what to do, never an empty answer."""
+"""Damaged indexes: an error with the fault and a remedy, never an empty answer."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from claim2source.find.finder import Finder
 from claim2source.search import files as module
 from claim2source.search.engine import Engine, open_index
 from claim2source.search.manifest import MANIFEST
+from tests.refusals import refused
 from tests.search.engines import WIDTH, Corpus, read_any_manifest
 
 PAPERS = 40
@@ -47,7 +48,7 @@ def copy(intact: Path, tmp_path: Path) -> Path:
 
 def files(folder: Path) -> list[Path]:
     paths = sorted(path for path in folder.glob("papers.lance/**/*") if path.is_file())
-    # LanceDB writes its hint anew with every version, and does without it.
+    # LanceDB rewrites its hint with every version, and works without it.
     return [path for path in paths if "hint" not in path.name]
 
 
@@ -72,9 +73,9 @@ def test_every_file_is_missed_and_nothing_replaces_it(
         original = path.read_bytes()
         damage(path)
         paths = sorted(copy.rglob("*"))
-        with pytest.raises(InputError, match=f"damaged .{PAPERS} papers .* copy it again") as error:
+        with refused(InputError, f"{PAPERS} papers", path.name) as error:
             open_index(copy)
-        assert path.name in str(error.value) and "\n" not in str(error.value)
+        assert "\n" not in str(error.value)
         with pytest.raises(UserError):
             Engine.create(copy, read_any_manifest())
         assert sorted(copy.rglob("*")) == paths
@@ -93,44 +94,46 @@ def test_a_table_that_cannot_be_seen_is_an_error_without_the_note_of_its_files_t
         for path in versions:
             if path not in left:
                 path.unlink()
-        with pytest.raises(InputError, match=f"{PAPERS} papers when it was built last"):
+        with refused(InputError, copy, f"{PAPERS} papers"):
             find(["a post", "--index", str(copy)])
-        with pytest.raises(InputError, match=f"{PAPERS} papers when it was built last"):
+        with refused(InputError, copy, f"{PAPERS} papers"):
             index(["demo", "--out", str(copy), "--model", "no/model"])  # before it is looked for
         for path, data in versions.items():
             path.write_bytes(data)
     newest.write_bytes(b"broken")
-    with pytest.raises(InputError, match="damaged"):
+    with refused(InputError, copy, f"{PAPERS} papers"):
         open_index(copy)
     shutil.rmtree(copy / "papers.lance")
-    with pytest.raises(InputError, match=f"{PAPERS} papers when it was built last"):
+    with refused(InputError, copy, f"{PAPERS} papers"):
         open_index(copy)
     assert not (copy / "papers.lance").exists() and capsys.readouterr().out == ""
 
 
-ABSURD: list[tuple[dict[str, object], str]] = [
-    ({"format": 1}, "an older version of this program made this index"),
-    ({"dimensions": 10**12}, "dimensions"),
-    ({"dimensions": WIDTH + 1}, "not the one that its manifest describes"),
-    ({"papers": 10**9}, f"1000000000 papers .* holds {PAPERS}"),
-    ({"probes": 9}, "probes"),
-    ({"probes": -1, "partitions": -1}, "counts"),
-    ({"probes": 10**18, "partitions": 10**18}, "partitions must be at most"),
-    ({"bm25": {"k1": "much"}}, "bm25.k1: 'much' is not allowed"),
-    ({"bm25": {"k1": 1.5}}, "bm25.k1: 1.5 is not allowed; allowed: 1.2"),
-    ({"bm25": {"b": 0.4}}, "bm25.b: 0.4 is not allowed; allowed: 0.75"),
-    ({"encoders": "none"}, "encoders: 'none' is not allowed"),
-    ({"table": "../../etc"}, "table"),
-    ({"table": "other"}, "other.lance/_versions is missing"),
-    ({"sentences": 0}, "not the one that its manifest describes"),
+ABSURD: list[tuple[dict[str, object], tuple[str, ...]]] = [
+    ({"format": 1}, ("version", "--out")),
+    ({"dimensions": 10**12}, ("dimensions",)),
+    ({"dimensions": WIDTH + 1}, ("table", "manifest")),
+    ({"papers": 10**9}, ("1000000000 papers", f" {PAPERS}")),
+    ({"probes": 9}, ("probes",)),
+    ({"probes": -1, "partitions": -1}, ("counts",)),
+    ({"probes": 10**18, "partitions": 10**18}, ("partitions", "16777216")),
+    ({"bm25": {"k1": "much"}}, ("bm25.k1: 'much'",)),
+    ({"bm25": {"k1": 1.5}}, ("bm25.k1: 1.5 ", "1.2")),
+    ({"bm25": {"b": 0.4}}, ("bm25.b: 0.4 ", "0.75")),
+    ({"encoders": "none"}, ("encoders: 'none'",)),
+    ({"table": "../../etc"}, ("table",)),
+    ({"table": "other"}, ("other.lance/_versions",)),
+    ({"sentences": 0}, ("table", "manifest")),
 ]
 
 
-@pytest.mark.parametrize(("values", "reason"), ABSURD)
-def test_an_absurd_manifest_is_refused(copy: Path, values: dict[str, object], reason: str) -> None:
+@pytest.mark.parametrize(("values", "facts"), ABSURD)
+def test_an_absurd_manifest_is_refused(
+    copy: Path, values: dict[str, object], facts: tuple[str, ...]
+) -> None:
     file = copy / MANIFEST
     file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
-    with pytest.raises(InputError, match=reason) as error:
+    with refused(InputError, copy, *facts) as error:
         open_index(copy)
     assert "\n" not in str(error.value)
 
@@ -140,7 +143,7 @@ def test_a_manifest_or_a_note_that_is_no_json_is_refused(copy: Path, text: bytes
     for name in (MANIFEST, "papers.files.json"):
         before = (copy / name).read_bytes()
         (copy / name).write_bytes(text)
-        with pytest.raises(InputError, match=name):
+        with refused(InputError, name):
             open_index(copy)
         (copy / name).write_bytes(before)
 
@@ -152,7 +155,7 @@ def test_parts_of_an_index_without_a_manifest_are_not_replaced(copy: Path, copie
     for path in [path for path in copy.rglob("*") if path.is_file() and copied not in str(path)]:
         path.unlink()
     paths = sorted(copy.rglob("*"))
-    with pytest.raises(InputError, match="exists and is not an index: it is not replaced"):
+    with refused(InputError, copy, "--out"):
         Engine.create(copy, read_any_manifest())
     assert sorted(copy.rglob("*")) == paths
 
@@ -177,7 +180,7 @@ def test_what_was_written_since_the_last_build_is_read_and_guarded(copy: Path) -
     for path in set(files(copy)) - set(before):
         data = path.read_bytes()
         flip(path)
-        with pytest.raises(InputError, match=f"{path.name} holds other bytes"):
+        with refused(InputError, copy, path.name):
             open_index(copy)
         path.write_bytes(data)
     writer.close()
@@ -188,7 +191,7 @@ def test_what_was_written_since_the_last_build_is_read_and_guarded(copy: Path) -
 
 
 def scramble(path: Path) -> None:
-    """Fill a fifth of a file with ones: LanceDB panics at some of these, and says so on stderr."""
+    """Fill a fifth of a file with ones: LanceDB panics at some of these, with output on stderr."""
     data = bytearray(path.read_bytes())
     start, end = len(data) // 5, 2 * len(data) // 5
     data[start:end] = b"\xff" * (end - start)
@@ -249,7 +252,7 @@ def test_a_sparse_file_is_refused_without_being_read(copy: Path, sealed: bool) -
         (copy / "papers.files.json").unlink()
     file = next(copy.glob("papers.lance/data/*.lance"))
     os.truncate(file, 20 * 2**30)
-    with pytest.raises(InputError, match=f"{file.name}: is longer than what was written of it"):
+    with refused(InputError, f"{file.name}: "):
         open_index(copy)
 
 
@@ -276,13 +279,13 @@ def test_a_damaged_abstention_is_refused_with_what_to_do(copy: Path, tmp_path: P
     engine.note(abstain={"weights": "many"})
     manifest = (copy / MANIFEST).read_bytes()
     (tmp_path / "more.jsonl").write_text('{"_id": "new", "title": "t", "text": "x y z"}')
-    advice = f"abstain.*fit abstention again: index --claims DATASET --out {copy}$"
+    advice = f"index --claims DATASET --out {copy}"
     for use in (
         lambda: Finder(open_index(copy)),
         lambda: index([str(tmp_path / "more.jsonl"), "--out", str(copy)]),
         lambda: index(["--delete", str(tmp_path / "more.jsonl"), "--out", str(copy)]),
     ):
-        with pytest.raises(InputError, match=advice):
+        with refused(InputError, "abstain", advice):
             use()
     assert (copy / MANIFEST).read_bytes() == manifest
 
@@ -320,7 +323,7 @@ def test_links_and_pipes_in_place_of_the_lock_are_refused(copy: Path, tmp_path: 
             open_index(copy).delete(["p1"])
         assert victim.read_text() == "precious"
         (copy / LOCK_FILE).rmdir() if make is Path.mkdir else (copy / LOCK_FILE).unlink()
-    # What is written atomically replaces a link, and leaves alone what it leads to.
+    # An atomic write replaces a link, and does not change its target.
     (copy / MANIFEST).rename(tmp_path / "real.json")
     (copy / MANIFEST).symlink_to(tmp_path / "real.json")
     before = (tmp_path / "real.json").read_bytes()
@@ -337,7 +340,7 @@ def test_a_pipe_in_place_of_a_file_is_refused_at_once(copy: Path, name: str, sea
     (path, *_) = (copy / "papers.lance/_versions").glob(name)
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(InputError, match=f"{path.name}: is not a regular file"):
+    with refused(InputError, f"{path.name}: "):
         open_index(copy)
 
 
@@ -351,7 +354,7 @@ def test_links_that_lead_nowhere_and_folders_are_refused(
     for name in ("papers.lance", "papers.lance/data", "papers.lance/_indices"):
         (copy / name).rename(tmp_path / "aside")
         (copy / name).symlink_to(copy / name)
-        with pytest.raises(InputError, match=f"{copy}.*(missing|not a regular file: remove it)"):
+        with refused(InputError, copy):
             open_index(copy)
         (copy / name).unlink()
         (tmp_path / "aside").rename(copy / name)
@@ -359,7 +362,7 @@ def test_links_that_lead_nowhere_and_folders_are_refused(
         path.unlink(missing_ok=True)
         path.mkdir()
         for use in (open_index, lambda folder: open_index(folder).delete(["p1"])):
-            with pytest.raises(InputError, match=f"{path.name}: is not a regular file: remove it"):
+            with refused(InputError, f"{path.name}: "):
                 use(copy)
         path.rmdir()
         path.write_bytes((intact / path.name).read_bytes())
@@ -377,7 +380,7 @@ def test_an_older_state_that_is_named_as_the_newest_is_refused_and_nothing_is_wr
         if not seal:
             (copy / "papers.files.json").unlink()
             paths.remove(copy / "papers.files.json")
-        with pytest.raises(InputError, match="holds an older version's file as newest"):
+        with refused(InputError, copy, "papers.lance/_versions", "newest"):
             open_index(copy)
         assert sorted(copy.rglob("*")) == paths
 
@@ -410,23 +413,23 @@ def test_of_large_indexes_only_files_that_changed_since_are_read(
     open_index(copy)
     assert hashed == []
     os.utime(path := files(copy)[0])
-    with pytest.raises(InputError, match="other bytes than were written"):
+    with refused(InputError, path.name):
         open_index(copy)
     assert hashed == [path.name]
-    # The smallest files are read always: a flipped bit of an index of ids would hide a paper.
+    # The smallest files are always read: a flipped bit of an index of ids would hide a paper.
     monkeypatch.undo()
     paths = sorted(files(copy), key=lambda path: path.stat().st_size)
     monkeypatch.setattr(module, "HASH_LIMIT", sum(path.stat().st_size for path in paths[:-1]))
     flip(paths[-1])
     open_index(copy)
     flip(paths[-2])
-    with pytest.raises(InputError, match=f"{paths[-2].name} holds other bytes"):
+    with refused(InputError, paths[-2].name):
         open_index(copy)
 
 
 @pytest.mark.slow
 def test_a_full_disk_is_said_and_what_was_written_stays(copy: Path) -> None:
-    """The limit of a file's size stands for a disk's end: both fail in the middle of a write."""
+    """The limit of a file's size simulates a full disk: both fail in the middle of a write."""
     import resource
 
     corpus = Corpus.drawn(2000, seed=3)
@@ -434,7 +437,7 @@ def test_a_full_disk_is_said_and_what_was_written_stays(copy: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
-        with pytest.raises(UserError, match="run the same command again") as error:
+        with pytest.raises(UserError) as error:
             engine.upsert(corpus.rows(range(100, 2000)))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -461,7 +464,7 @@ def test_a_rebuilt_index_that_is_damaged_is_refused_by_every_search_until_it_is_
     data, status = path.read_bytes(), path.stat()
     path.unlink()
     for _ in range(2):
-        with pytest.raises(InputError, match=f"{path.name} is missing"):
+        with refused(InputError, path.name):
             reader.refresh()
         assert reader.manifest == before
     path.write_bytes(data)

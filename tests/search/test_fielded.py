@@ -40,7 +40,7 @@ def test_raw_scores_of_both_queries_are_summed_the_hashtags_boosted() -> None:
     order = sorted(range(4), key=lambda i: -expected[i])
     assert list(scores) == [f"s{i}" for i in order]
     assert list(scores.values()) == pytest.approx([expected[i] for i in order], abs=1e-6)
-    # The dam of the address is no word of the query.
+    # The dam of the address is not a word of the query.
     assert len(searched(claim, replace(PLAIN, boost=0), k=10)) == 3
     assert list(searched(claim, PLAIN, k=2)) == [f"s{i}" for i in order[:2]]
 
@@ -69,7 +69,7 @@ def test_another_weighting_is_that_of_a_new_index() -> None:
 
 
 def test_tweets_of_other_rumours_change_no_score(tmp_path: Path) -> None:
-    """The dam of r1 would be a common word, and its tweets short ones, beside r9's."""
+    """The dam of r1 would be a common word, and its tweets short ones, among r9's."""
     crowd = {str(90 + i): "dam Basra burst news " * 9 + "#Basra" for i in range(6)}
     crowd |= {"11": "another text under an id of r1"}
     single = load_rumors(write_rumors(tmp_path / "a.json", [DENIED]))

@@ -14,6 +14,7 @@ from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.search.fuse import Fusion, FusionConfig, Hybrid, fuse, score_missing
+from tests.refusals import refused
 from tests.search.test_cache import Hashed
 
 Lists = dict[str, list[tuple[str, float]]]
@@ -110,7 +111,7 @@ def test_pools_of_both_runs_are_kept() -> None:
 
 @dataclass
 class Fixed:
-    """A retriever, and index, with its answer ready; it notes the depth it was asked for."""
+    """A retriever and index with a fixed answer; it records the requested depth."""
 
     run: Run
     asked: int = 0
@@ -135,7 +136,7 @@ def test_results_are_fused_with_what_they_say() -> None:
     assert not fuse(first, replace(second, stored=False)).stored
     # With k, lists as deep as that are fused whatever the depth, and k sources are left.
     assert list(fuse(first, second, depth=1, k=2).run) == list(fuse(FIRST, SECOND, depth=2).top(2))
-    with pytest.raises(TypeError, match="two runs or two results"):
+    with refused(TypeError, "runs", "results"):
         fuse(FIRST, second)  # type: ignore[call-overload]
 
 
@@ -146,7 +147,7 @@ def test_both_are_asked_for_the_deeper_of_depth_and_k(depth: int, k: int, depth_
     result = Hybrid(sparse, dense, config).index(SOURCES).search(CLAIMS, k)
     assert (sparse.asked, dense.asked) == (depth_asked, depth_asked)
     assert result.run.sources("q") == ["d", "b", "a", "c"][:k]
-    # Both did the same two claims: rates would double if they were counted twice.
+    # Both ranked the same two claims: rates would double if they were counted twice.
     assert result.cost == Cost(2.0, 2, 3, 8)
 
 
@@ -215,7 +216,7 @@ def test_what_a_list_lacks_gets_the_other_systems_own_score(scale: str) -> None:
         lowest = fuse(*full_runs, replace(config, missing="lowest")).sources(claim.id, 3)
         differs += lowest != run.sources(claim.id)
     assert differs
-    # A deeper ranking holds some of what a shallow fusion lacks.
+    # A deeper ranking contains some sources that a shallow fusion lacks.
     deep = tuple(
         score_missing(part.index(sources), claims, own, of_dense)
         for part, own, of_dense in zip(
@@ -228,7 +229,7 @@ def test_what_a_list_lacks_gets_the_other_systems_own_score(scale: str) -> None:
 
 
 def test_rankings_alone_cannot_score_what_they_lack() -> None:
-    with pytest.raises(ConfigError, match=r"fusion\.missing"):
+    with refused(ConfigError, "fusion.missing"):
         fuse(FIRST, SECOND, missing="scored")
-    with pytest.raises(ConfigError, match=r"fusion\.missing"):
+    with refused(ConfigError, "fusion.missing"):
         FusionConfig("rrf", missing="scored")

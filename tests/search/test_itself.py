@@ -134,7 +134,7 @@ def test_other_programs_runs_are_cut_and_scored_without_it(
     write_trec_run(run, path)
     saved = Saved({"all": path}).index(data.sources)
     assert_without(saved.search(data.claims, 5).run, 5, filled=False)
-    # BEIR pops pairs of equal ids and gives the rest to trec_eval.
+    # BEIR removes pairs of equal ids and passes the rest to trec_eval.
     pairs = {
         c: {s: x for s, x in run.scored(c).items() if s != c or c == "same"} for c in run.claim_ids
     }

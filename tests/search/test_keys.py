@@ -1,4 +1,4 @@
-"""Keys of stored runs and of finished rows stay: what was computed once is read again."""
+"""Keys of stored runs and finished rows do not change: stored results are read again."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ BEGIN = 120.0
 
 @dataclass(frozen=True)
 class Step:
-    """What step `number` does to which papers; it depends on the seed alone."""
+    """What step `number` does to which papers; it depends only on the seed."""
 
     number: int
     kind: Literal["upsert", "delete", "build"]
@@ -125,7 +125,7 @@ def soak(folder: Path, kills: int) -> Counter[str]:
         killed[last.kind if interrupted else "between steps"] += 1
         stamps = contents(folder)
         if interrupted and stamps == last.applied(state):
-            # The step was written, though nobody was told.
+            # The step was written, but not acknowledged.
             state, start = stamps, start + 1
             note(folder, f"done {last.number}")
         assert stamps == state, f"kill {kill}: {len(stamps)} papers, not {len(state)} as written"
@@ -151,7 +151,7 @@ def run_and_kill(folder: Path, draw: random.Random, in_build: bool) -> None:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Open the index as the next process would, search it, and read what it holds."""
+    """Open the index as the next process would, search it, and read its content."""
     engine, stamps = reopen(folder), dict[str, str]()
     for rows in engine.rows():
         stamps.update(zip((paper.source.id for paper in rows.papers), rows.stamps, strict=True))

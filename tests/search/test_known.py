@@ -1,4 +1,4 @@
-"""A writer that holds the hashes of all ids misses no id that is there."""
+"""A writer that caches the hashes of all ids finds every existing id."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ from claim2source.search.fuse import FusionConfig
 from claim2source.search.growing import grow, open_for_writing, re_encode, undo_re_encoding
 from claim2source.search.rows import Where
 from claim2source.systems.read import read_staged
+from tests.refusals import refused
 
 DEV = load("demo", "dev")
 POSTS = [claim for claim in DEV.claims if claim.lang == "en"][:3]
@@ -56,7 +57,7 @@ def bare(tmp_path: Path, dense: Dense) -> Engine:
 
 
 def counted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The texts of papers that the engine's encoder is given from now on."""
+    """The texts of papers that the engine's encoder gets from now on."""
     given: list[str] = []
     real = engine.encoder.encode
 
@@ -135,7 +136,7 @@ def test_answers_have_findings_and_abstention_and_refuse_systems_of_vectors(
     assert german.warnings
     file = tmp_path / "dense.yaml"
     file.write_text(f"retrieve: {{dense: {{name: {MINILM.name}}}}}\nstages: [{{rerank: cosine}}]\n")
-    with pytest.raises(UserError, match="vectors"):
+    with refused(UserError, "vectors"):
         Finder(bare, read_staged(file, None))
 
 

@@ -25,7 +25,7 @@ PAPERS = 8_000
 
 @pytest.fixture
 def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A cluster of two nodes of this machine, with a CPU each, that tells nobody of itself."""
+    """A cluster of two nodes of this machine, with a CPU each, without usage statistics."""
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     pytest.importorskip("ray", reason="needs the `ray` extra")
     from ray.cluster_utils import Cluster

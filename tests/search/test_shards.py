@@ -49,7 +49,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
 
 @pytest.fixture(scope="module")
 def corpus() -> Corpus:
-    """Papers of which some have no names, and some no words."""
+    """Papers, some of them without names, and some without words."""
     drawn = Corpus.drawn(240)
     papers = []
     for number, paper in enumerate(drawn.papers):

@@ -1,4 +1,4 @@
-"""Vectors in memory rank as all of them compared one by one, and give way to partitions."""
+"""Vectors in memory rank like an exhaustive comparison, and are replaced by partitions."""
 
 from __future__ import annotations
 

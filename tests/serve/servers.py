@@ -23,7 +23,7 @@ from claim2source.serve.marking import Marking
 class SlowFinder(Finder):
     """Find as ever, once `go` is set; `asked` are the posts of each search, `begun` is set then.
 
-    A post that says "poison" makes the search fail.
+    A post with "poison" makes the search fail.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""The access alone: who is let in, how often, how much; what a refusal says and what it hides."""
+"""Access control: who is admitted, how often, how much; what a refusal shows and hides."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_an_address_has_its_rate_and_is_told_when_to_come_back() -> None:
     # Everybody has many addresses of IPv6, and one of IPv4.
     assert [rate.wait(f"2001:db8::{i}") for i in range(4)] == [0, 0, 0, 20]
     assert [rate.wait(f"10.0.0.{i}") for i in range(4)] == [0] * 4
-    # Those that are counted are bounded.
+    # The number of counted addresses is bounded.
     for i in range(2 * ADDRESSES):
         rate.wait(f"10.1.{i // 256}.{i % 256}")
     assert len(rate._left) == ADDRESSES

@@ -195,7 +195,7 @@ def test_the_page_works_without_script(client: httpx.Client, local: Finder) -> N
     for match in expected.matches:
         assert match.paper.link in [own.get("href") for tag, own in page.tags if tag == "a"]
     assert answer.text.count("<pre") == 3 and "Not judged" in answer.text
-    # The stemmed words of the post, as they stand in the paper.
+    # The stemmed words of the post, as they occur in the paper.
     assert set(page.marked) == {"Masks", "work", "works"}
     fields = {own.get("name"): own.get("value") for tag, own in page.tags if tag == "input"}
     assert (
@@ -205,7 +205,7 @@ def test_the_page_works_without_script(client: httpx.Client, local: Finder) -> N
     assert as_bibtex([expected]).splitlines()[0] in answer.text
     wrong = client.get("/", params={"post": "a", "k": "many"})
     assert wrong.status_code == 422 and "Papers to list: must be a whole number" in wrong.text
-    # Nothing stands in the page that the rules for its scripts and styles would stop.
+    # The page contains nothing that its policy for scripts and styles would block.
     for tag, own in page.tags:
         assert tag != "style" and not any(name.startswith("on") or name == "style" for name in own)
         assert tag != "script" or own["src"] == "/static/find.js"
@@ -332,12 +332,12 @@ def test_the_api_is_described_without_another_server(client: httpx.Client) -> No
     for tag, own in Page(text).tags:
         for key in ("src", "href"):
             assert not (own.get(key) or "/").startswith(("http", "//")), (tag, own)
-    # The example is one that is taken.
+    # The example is accepted.
     for name, path in (("Question", "/api/v1/find"), ("Batch", "/api/v1/batch")):
         example = api["components"]["schemas"][name]["examples"][0]
         assert client.post(path, json=example).status_code == 200
         assert not re.search("cdn|unpkg", text)
-    # Null and "" stand beside the languages: a list of these for all of them would forbid both.
+    # Null and "" are alternatives to the languages: in a list of all they would forbid both.
     language = api["components"]["schemas"]["Question"]["properties"]["lang"]
     assert "enum" not in language and {"type": "null"} in language["anyOf"]
     assert {"auto", "de"} < set(language["anyOf"][0]["enum"])

@@ -117,7 +117,7 @@ def test_connections_are_capped_and_logged_in_one_line(
 
 def test_what_another_sites_page_starts_runs_no_search(finder: SlowFinder) -> None:
     foreign = {"sec-fetch-site": "cross-site"}
-    # With its usual deadlines: a connection that rests is not closed meanwhile.
+    # With its default deadlines, an idle connection is not closed in the meantime.
     with serving(finder) as address, httpx.Client(base_url=address, headers=foreign) as client:
         finder.asked.clear()
         page = client.get("/", params={"post": POST})

@@ -23,7 +23,7 @@ from tests.eval.test_report_browser import CONTRASTS, Seen, browser  # noqa: F40
 from tests.serve.servers import SlowFinder, serving
 
 pytestmark = pytest.mark.slow
-# Where screenshots are left: `SCREENSHOTS=docs/images` makes those of the README anew.
+# Where screenshots are written: `SCREENSHOTS=docs/images` renews those of the README.
 SCREENSHOTS = "SCREENSHOTS"
 EVIL = "<script>document.title='owned'</script><img src=x onerror=owned=1>\u202e"
 EVIL_PAPER = Paper(
@@ -64,7 +64,7 @@ def address(finder: SlowFinder) -> Iterator[str]:
 
 @pytest.fixture
 def page(browser: Any, address: str) -> Iterator[Any]:  # noqa: F811
-    """The page, opened; whatever a test does, nothing else is asked and no script fails."""
+    """The open page; in every test there are no other requests and no script errors."""
     page = browser.new_page(viewport={"width": 1000, "height": 800})
     seen = Seen(page)
     page.goto(address)
@@ -102,7 +102,7 @@ def test_a_post_is_pasted_and_papers_are_seen(
     assert verdict.startswith(("Found: ", "Uncertain: ", "Not here: "))
     assert "% that it is here" in verdict and "held-out posts" in page.inner_text("#answer")
     assert page.locator(".next").inner_text() and page.locator(".evidence meter").count() == 1
-    # The best stands out, with the post's number beside its own; the others are lines that open.
+    # The best one is highlighted, with the post's number next to its own; the others unfold.
     sizes = page.evaluate(SIZES)
     assert sizes[0] > 1.15 * sizes[1]
     assert page.locator(".best .numbers tbody th").all_inner_texts() == ["3.7x"]

@@ -1,4 +1,4 @@
-"""A server of several indexes: the page, the API, marks, and an index that goes while it runs."""
+"""A server of several indexes: the page, the API, marks, and an index that disappears."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_an_index_that_goes_is_named_and_without_any_the_search_fails(
     assert {paper["index"]["name"] for paper in left.json()["papers"]} == {"shard0"}
     assert any("shard1" in note for note in left.json()["notes"])
     assert served.get("/health").json()["lost"] == ["shard1"]
-    # Damage, in place of absence.
+    # Damage instead of absence.
     manifest = folder / "shard0" / "manifest.json"
     manifest.write_text("{")
     failed = served.post("/api/v1/find", json={"post": POST})

@@ -60,7 +60,7 @@ def test_posts_are_answered_in_their_order(client: httpx.Client) -> None:
     assert first["posts"] == 5 and [line["id"] for line in lines] == IDS
     assert [bool(line.get("error")) for line in lines] == [False, False, True, True, False]
     assert lines[0]["verdict"] == "not judged" and lines[0]["title"]
-    # A row leads to its whole answer.
+    # A row links to its full answer.
     page = client.get(lines[4]["answer"])
     assert page.status_code == 200 and ">claim b</textarea>" in page.text
     assert "lang=de" in lines[4]["answer"] and "date=2019" in lines[4]["answer"]

@@ -27,7 +27,7 @@ ANSWER = Answer(Post("0", "masks"), "en", (MATCH,))
 
 
 def shown_texts() -> set[str]:
-    """List the texts of the templates and the script, and those that the page is given."""
+    """List the texts of the templates and the script, and those passed to the page."""
     texts = set()
     for path in [*page.FOLDER.glob("*.html"), *(page.STATIC / name for name in page.SCRIPTS)]:
         texts.update(re.findall(r'\bt\("([^"]+)"', path.read_text("utf-8")))
@@ -40,7 +40,7 @@ def shown_texts() -> set[str]:
 
 
 def messages() -> list[str]:
-    """List what the API says of answers and refusals."""
+    """List the API's texts about answers and refusals."""
     texts = [ABOUT_SCORES, matching_words(MATCH), *map(str, schemas._REASONS.values())]
     tenth = Tenth(answers=10, here=9, first=8)
     for verdict, present in (

@@ -13,7 +13,7 @@ Rule = Callable[[str, dict[str, Any]], tuple[int, Any, Mapping[str, str]]]
 
 
 class ScoreServer(ThreadingHTTPServer):
-    """Serve a rule while the `with` lasts; `requests` holds (path, body, headers) of each."""
+    """Serve a rule within a `with`; `requests` has (path, body, headers) of each."""
 
     daemon_threads = True
 
@@ -56,7 +56,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def shuffled(reply: Any) -> Any:
-    """The same results in another order, as servers that sort by score give them."""
+    """The same results in another order, as from servers that sort by score."""
     record = json.loads(json.dumps(reply))
     results = record if isinstance(record, list) else record.get("data", record.get("results", []))
     results[:] = results[1:] + results[:1]

@@ -1,4 +1,4 @@
-"""What holds for every stage: a permutation within its depth, costs, failures, one asking."""
+"""Every stage: a permutation within its depth, costs, failures, no repeated requests."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from claim2source.data.store import Store
 from claim2source.systems.read import read_stage
 from claim2source.systems.stages import apply_stage
 from tests.llm_server import Chat, LLMServer, Reply
+from tests.refusals import refused
 from tests.stages.tiny import save_cross_encoder
 
 Start = Callable[..., LLMServer]
@@ -44,7 +45,7 @@ VERIFIERS = ("select", "letters")
 
 
 def reply(chat: Chat) -> str | Reply:
-    """Prefer what is shown last, in the form that is asked for."""
+    """Prefer the last shown one, in the requested form."""
     if chat.choices:
         last = chat.choices[-2]
         return Reply(last, logprobs=[(last, -0.1, {last: -0.1, chat.choices[0]: -3.0})])
@@ -66,7 +67,7 @@ def reply(chat: Chat) -> str | Reply:
 def stage_and_server(
     request: pytest.FixtureRequest, llm_server: Start, tiny_folder: Path, tmp_path: Path
 ) -> tuple[Stage, LLMServer]:
-    """A stage by its name, and the server that it asks, if it asks one."""
+    """A stage by its name, and its server, if it has one."""
     name, server = request.param, llm_server(reply)
     entry: dict[str, Any] = {"depth": DEPTH}
     if name in ASKING:
@@ -123,7 +124,7 @@ def test_settings_are_checked_when_they_are_read(
     key: str, name: str, settings: dict[str, Any]
 ) -> None:
     model: dict[str, Any] = {"llm": {"model": "m"}} if name in ASKING else {"model": "m"}
-    with pytest.raises(ConfigError, match=key) as error:
+    with refused(ConfigError, key) as error:
         read_stage({"rerank": name, **model, **settings})
     assert "u:p" not in str(error.value)
 
@@ -140,7 +141,7 @@ def test_what_a_language_model_fails_at_keeps_its_ranking_and_is_counted(
     assert {failure.claim_id for failure in result.failures} >= {"0", "1"}
     for claim in CLAIMS:
         assert result.sources(claim.id) == RUN.sources(claim.id)
-    # What has no reply is asked again, what the model could not say is not.
+    # A request without reply is sent again, an unusable answer is not.
     calls = server.requests
     assert applied(stage, store).stored == (bad is not None)
     assert (server.requests > calls) == (bad is None)

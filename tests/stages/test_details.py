@@ -19,6 +19,7 @@ from claim2source.stages import details
 from claim2source.stages.details import Details, rank_by_details, read_claim, score_details
 from claim2source.systems.read import read_stage, read_staged
 from claim2source.systems.stages import apply_stage
+from tests.refusals import refused
 
 SIBLINGS = [
     Source("pupils", "Masks in primary schools", "A rate ratio of 3.7 in 312 Belgian schools."),
@@ -124,7 +125,7 @@ def test_the_stage_stands_in_a_systems_file(tmp_path: Path) -> None:
     result = apply_stage(Details(), [claim], SIBLINGS, before, store)
     assert result.sources("0")[0] == "pupils" and not result.stored
     assert apply_stage(Details(), [claim], SIBLINGS, before, store).stored
-    with pytest.raises(ConfigError, match="depth"):
+    with refused(ConfigError, "depth"):
         read_stage({"rerank": "details", "depth": 0})
 
 

@@ -61,7 +61,7 @@ def test_the_six_fusions_give_the_ranks_by_hand(llm_server: Start) -> None:
     assert result.notes["0"] == "facts: one | two | three | four"
     assert round(result.run.scored("0")["b"], 4) == 0.71
     bodies = [body for body in server.bodies if "facts" not in Chat(body).data]
-    # The translation is taken apart, at the paper's temperature; judged at 0.
+    # Facts are extracted from the translation at the paper's temperature, and judged at 0.
     assert {Chat(body).data["post"] for body in bodies} == {"A post"}
     assert {body["temperature"] for body in bodies} == {0.1}
     others = [body for body in server.bodies if "facts" in Chat(body).data]
@@ -83,7 +83,7 @@ def test_without_facts_the_post_is_judged(llm_server: Start) -> None:
 
 def test_what_fails_keeps_its_rank(llm_server: Start) -> None:
     def one(chat: Chat) -> str:
-        # One label too few is no judgement.
+        # With one label too few there is no judgement.
         bad = "facts" in chat.data and chat.data["paper"].endswith("b")
         return '{"labels": [1, 1, 1]}' if bad else rule(chat)
 
@@ -107,7 +107,7 @@ def test_versions_and_their_extractor(llm_server: Start) -> None:
         taking, judging = llm_server(facts), llm_server(labels)
         extractor = {"model": "m", "url": taking.url, "temperature": 0.1, "concurrency": 1}
         result = applied(judging, extractor=extractor, fusion="n", versions=3, **settings)
-        # Each version asks once by itself; facts that repeat are judged once.
+        # Each version has its own requests; repeated facts are judged once.
         assert taking.requests == (1 if "version" in settings else 3)
         return "".join(result.sources("0"))
 
@@ -216,6 +216,6 @@ def test_tweets_that_fail_are_counted_and_keep_their_rank(llm_server: Start) -> 
         return "I'm sorry, I cannot help with that." if "post" in chat.data else score(5)
 
     result = relevant(llm_server(refusing), rewrites=2)
-    # The tweet itself is scored in place of its rewrites.
+    # The tweet itself is scored instead of its rewrites.
     assert result.failure_counts() == {"rewrites: a refusal": 6}
     assert result.scored("c")["c"] == pytest.approx(6)

@@ -1,4 +1,4 @@
-"""A real llama.cpp (make test-llm): the scores of transformers, and every stage that asks it.
+"""A real llama.cpp (make test-llm): the scores of transformers, and every stage that uses it.
 
 The tiny Qwen3 of `vllm/model` is served in float32. The stages are asked of the first model that
 chats in CLAIM2SOURCE_WEIGHTS, a folder of GGUF files, or of the tiny one, which answers without
@@ -68,7 +68,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaServer]:
 
 @pytest.fixture(scope="module")
 def chatting(request: pytest.FixtureRequest) -> Iterator[LlamaServer]:
-    """A model that understands what it is asked, or the tiny one."""
+    """A model that understands its prompts, or the tiny one."""
     folder = os.environ.get("CLAIM2SOURCE_WEIGHTS")
     files = [] if folder is None else sorted(Path(folder).glob("*nstruct*.gguf"))
     if files:
@@ -155,7 +155,7 @@ def test_every_stage_has_replies_and_reasons(
     assert result.cost.tokens > 0
     for failure in result.failures:
         assert not failure.reason.startswith(("no reply", "not asked", "refused by the server"))
-    # Everything is stored: nothing is asked again.
+    # Everything is stored: no request is repeated.
     again = stage.apply([CLAIM], SOURCES, RUN)
     assert again.sources("0") == result.sources("0")
 

@@ -40,7 +40,7 @@ def test_scores_are_the_plain_definitions_whatever_is_in_the_batch(tiny_folder: 
     expected = [max_sim_of(tiny_folder, *pair) for pair in pairs]
     assert np.allclose(scores, expected, atol=1e-5)
     assert len(np.unique(scores.round(4))) > 9
-    # Each text is read once, however many pairs it is in.
+    # Each text is encoded once, however many pairs it is in.
     tokenizer = stage.encoder.tokenizer
     assert tokens == sum(len(tokenizer(text)["input_ids"]) for text in claims + sources)
 

@@ -1,4 +1,4 @@
-"""A pair has one score, alone or among others, whichever side its tokenizer pads on."""
+"""A pair has the same score alone or in a batch, whichever side its tokenizer pads on."""
 
 from __future__ import annotations
 

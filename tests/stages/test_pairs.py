@@ -96,7 +96,7 @@ def test_a_pair_without_score_keeps_its_rank_and_is_counted() -> None:
     assert order(result) == "cbdae"  # b and e stay where they were
     reasons = result.failure_counts()
     assert reasons == {"no such title": 1, NOT_A_NUMBER: 1}
-    # The first one's place, and a claim of which nothing could be scored.
+    # The first rank, and a claim without any score.
     none = apply(Table(scores={"tb": 1.0, "tc": 2.0}), "abc", "fgh")
     assert order(none) == "acb" and none.scored("1") == {"f": 10.0, "g": 9.0, "h": 8.0}
     assert none.failure_counts() == {"no such title": 4}

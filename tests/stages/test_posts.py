@@ -20,6 +20,7 @@ from claim2source.systems.heldout import SelectionData
 from claim2source.systems.read import read_stage
 from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import fit_stages
+from tests.refusals import refused
 
 # Two posts mean each paper; the paper `none` has no post.
 POSTS = {
@@ -49,7 +50,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, c2s.Dataset]:
 
 
 def ranked(stage: Posts, claim: Claim) -> list[str]:
-    """Rank the papers anew that stood in the order of PAPERS."""
+    """Rank the papers again, from the order of PAPERS."""
     run = Run.from_lists({claim.id: [(paper, -i / 2) for i, paper in enumerate(PAPERS)]})
     return stage.apply([claim], [], run).run.sources(claim.id)
 
@@ -68,7 +69,7 @@ def test_a_claim_is_no_known_post_itself(train: tuple[str, c2s.Dataset]) -> None
     own = Claim("masks-1", POSTS["masks-1"])
     claims = [own, Claim("masks-2", POSTS["masks-2"])]
     run = Run.from_lists({c.id: [(p, -i / 2) for i, p in enumerate(PAPERS)] for c in claims})
-    # Alone it is near the other post of its paper; together neither is known.
+    # Alone it is near the other post of its paper; together neither is a known post.
     assert ranked(stage, own)[0] == "masks"
     assert stage.apply(claims, [], run).run.sources("masks-1") == list(PAPERS)
     # Nor is it with the name that a mixed data set puts before its id.
@@ -115,5 +116,5 @@ def test_without_known_posts_it_says_so(train: tuple[str, c2s.Dataset], tmp_path
     claims = tuple(replace(claim, golds=()) for claim in train[1].claims)
     blind = replace(train[1], claims=claims, qrels=c2s.Qrels({}))
     write_beir(blind, tmp_path / "none")
-    with pytest.raises(UserError, match="no post"):
+    with refused(UserError, tmp_path / "none", "train"):
         ranked(Posts(dataset=str(tmp_path / "none")), Claim("new", "coffee"))

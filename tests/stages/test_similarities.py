@@ -19,6 +19,7 @@ from claim2source.search.bm25 import BM25
 from claim2source.stages.pairs import Runtime
 from claim2source.stages.similarities import Scorer, ViewConfig, decimal_year
 from tests.counting import loads
+from tests.refusals import refused
 
 SOURCES = [
     Source("s1", "Masks cut outbreaks", "We counted people. Masks work.", ("Ada Lovelace",), "Lancet", "2020-07-01"),
@@ -37,7 +38,7 @@ def test_bm25_is_that_of_the_pool_in_units_of_its_rarest_term_in_the_order_asked
     own = config.index(SOURCES).search([Claim("c", "masks work")]).run.scored("c")
     values = scores(ViewConfig(bm25=config), "masks work", ["s3", "s2", "s1"])
     assert values == pytest.approx([0.0, *(own[s] / math.log1p(2.5 / 1.5) for s in ("s2", "s1"))])
-    # A claim's own candidates do not hide what is asked.
+    # A claim's own candidates do not restrict the scored ones.
     (with_candidates,) = Scorer(SOURCES).scores(
         ViewConfig(bm25=config), [Claim("c", "masks work", candidates=("s1",))], [["s2"]]
     )
@@ -78,12 +79,12 @@ def test_a_part_that_a_source_lacks_is_unknown_and_not_a_bad_match() -> None:
 
 def test_bigrams_need_words_in_a_row_and_characters_forgive_spelling() -> None:
     ids = ["s1", "s2", "s3"]
-    # Stop words stand between words of a bigram, and words are compared by their stems.
+    # Stop words may separate the words of a bigram, and words are compared by their stems.
     assert scores(ViewConfig(terms="bigrams"), "outbreaks cut masks", ["s1"]) == [0]
     assert scores(ViewConfig(), "outbreaks cut masks", ["s1"]) > [0]
     values = scores(ViewConfig(terms="bigrams"), "a cut of the outbreak", ids)
     assert values[0] > 0 and values[1:] == [0, 0]
-    # No bigram goes from the title's last word to the abstract's first.
+    # No bigram spans the title's last word and the abstract's first.
     assert scores(ViewConfig(terms="bigrams"), "outbreaks counted", ids) == [0, 0, 0]
     assert scores(ViewConfig(), "antivaccine", ids) == [0, 0, 0]
     assert scores(ViewConfig(terms="characters"), "antivaccine", ids)[2] > 0
@@ -126,7 +127,7 @@ def test_a_model_is_loaded_once_and_let_go_for_another(
     counts = loads(monkeypatch)
     model = ModelConfig(str(tiny_folder), pooling="mean", max_length=32)
     cosine = ViewConfig(score="cosine", model=model)
-    # Sentences of the same encoder are no other model; another length is.
+    # Sentences use the same encoder, so no other model; another length is another model.
     views = [cosine, replace(cosine, score="best_sentence")]
     longer = replace(cosine, model=replace(model, max_length=16))
     claims, lists = [Claim("c", "a b"), Claim("d", "b c")], [["s1"], ["s2"]]
@@ -221,5 +222,5 @@ def test_nothing_is_asked_for_a_claim_without_candidates(tiny_folder: Path) -> N
     ],
 )
 def test_a_view_that_means_nothing_is_refused(settings: dict[str, object], key: str) -> None:
-    with pytest.raises(ConfigError, match=key):
+    with refused(ConfigError, key):
         ViewConfig(**settings)  # type: ignore[arg-type]

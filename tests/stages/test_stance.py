@@ -20,6 +20,7 @@ from claim2source.stages.pairs import Pair
 from claim2source.stages.stance import Stance, mean_stance, to_verdict
 from tests.llm_server import Chat, LLMServer
 from tests.models.test_dense_layer import save_t5
+from tests.refusals import refused
 
 Start = Callable[..., LLMServer]
 
@@ -68,7 +69,7 @@ def test_a_cosine_is_the_stance_and_pairs_may_repeat(tmp_path: Path) -> None:
 
 def test_versions_need_a_temperature_and_summaries_rewrites() -> None:
     for key, settings in (("summaries", {"summaries": True}), ("rewrites", {"rewrites": 2})):
-        with pytest.raises(ConfigError, match=key):
+        with refused(ConfigError, key):
             replace(Stance(llm=LLMConfig("m")), temperature=0, **settings)  # type: ignore[arg-type]
 
 
@@ -86,7 +87,7 @@ NAN = float("nan")
         ([-2, -2], [4, 4], "min_max", -2),
         ([2, NAN], [1, 100], "raw", 2),
         ([NAN, 2, -1], [9, 3, 1], "min_max", 2),
-        # The paper's formula as it stands: a weight below 0 turns its stance round.
+        # The paper's formula unchanged: a weight below 0 inverts its stance.
         ([2, -1], [3, -1], "raw", (2 * 3 + 1) / 2),
         ([2, -1], [1, -1], "raw", None),
         ([NAN], [1], "raw", None),

@@ -15,6 +15,7 @@ import torch
 from claim2source.core.errors import ConfigError
 from claim2source.stages.pairs import Pair
 from claim2source.stages.yes_no import RELEASED, YesNo
+from tests.refusals import refused
 from tests.shared_data import REPOSITORY, shared
 from tests.stages.test_cross_encoder import scored
 
@@ -169,7 +170,7 @@ def test_a_pair_is_cut_within_its_source_and_never_in_the_prompts_end() -> None:
     ]
     assert len(short_ids) == len(full) - end + 20 and short_ids[-len(suffix) :] == suffix
     assert short_ids[: -len(suffix)] == full[: len(short_ids) - len(suffix)]
-    # A claim that fills the prompt fails alone, and says why.
+    # A claim that fills the prompt fails alone, with a reason.
     batches = short.score([long, Pair("masks " * 200, "bats")])
     batch_of = {batch.positions[0]: batch for batch in batches}
     assert np.isfinite(batch_of[0].scores).all()
@@ -177,7 +178,7 @@ def test_a_pair_is_cut_within_its_source_and_never_in_the_prompts_end() -> None:
 
 
 def test_settings_and_models_that_cannot_be_are_refused(tiny_folder: Path) -> None:
-    with pytest.raises(ConfigError, match="'yes'"):
+    with refused(ConfigError, "'yes'"):
         scored(YesNo(model=str(tiny_folder)), [PAIR])
     identities = [stage().identity, stage(template="escaped").identity]
     identities += [stage(instruction="released").identity, stage(max_length=99).identity]

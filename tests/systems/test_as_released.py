@@ -51,7 +51,7 @@ def tiny(name: str, folder: Path) -> Resolved:
 
 
 def read_as(resolved: Resolved, text: str, side: str) -> tuple[str, int]:
-    """What the model reads, without the beginning-of-text token, and how many are not pooled."""
+    """The model's input, without the beginning-of-text token, and the number of unpooled tokens."""
     (tokens,) = resolved.encoder.tokenize([text], side)  # type: ignore[arg-type]
     assert tokens.ids[0] == 1 and not {0, 1, 2} & set(tokens.ids[1:])
     return resolved.encoder.tokenizer.decode(tokens.ids[1:]).lstrip(" "), tokens.skip

@@ -46,7 +46,7 @@ def test_claims_are_cut_earlier_than_sources(
     assert np.array_equal(sources, whole.encode([words], "source")[0])
     assert not np.allclose(claims, whole.encode([words], "claim")[0])
     assert short.key() != whole.key()
-    # As a system: another ranking's scores than with whole claims, of the same sources.
+    # As a system: its scores differ from those with whole claims, over the same sources.
     pool = [Source("a", "masks " * 6), Source("b", "tea " * 12)]
     dense = Dense(model, sources="title_abstract")
     scores = [

@@ -1,4 +1,4 @@
-"""A retriever of one's own stands in a systems file by its dotted path."""
+"""A systems file names a custom retriever by its dotted path."""
 
 from __future__ import annotations
 

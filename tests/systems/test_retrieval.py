@@ -1,4 +1,4 @@
-"""What a systems file says of a retriever: its claim form is settled once for all its parts."""
+"""Settings of a retriever in a systems file: its claim form is set once for all its parts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_the_form_of_claims_is_settled_for_all_parts_at_once() -> None:
     hybrid = Retrieval(Hybrid(Retrieval(BM25(k1=2.0)), routes))
     forms = [part.claims for part in hybrid.settled("translated", runtime).walk()]
     assert forms == ["translated", "translated", "translated", "bilingual", "translated"]
-    # Without a form the sparse part reads what the dense one does.
+    # Without a form the sparse part uses that of the dense one.
     dense = Retrieval(Dense("no/model"), claims="paired")
     mixed = Retrieval(Hybrid(Retrieval(BM25()), dense)).settled(None, runtime)
     assert [part.claims for part in mixed.walk()] == ["paired"] * 3

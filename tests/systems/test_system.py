@@ -30,6 +30,7 @@ from claim2source.systems.retrieval import Retrieval
 from claim2source.systems.stages import SystemStage, apply_stage
 from claim2source.systems.system import RunSettings, System, SystemRunner, run_system
 from claim2source.text import Rendering
+from tests.refusals import refused
 
 STAGE = '''
 """Reverse the first sources of every claim."""
@@ -188,23 +189,20 @@ def test_the_key_of_a_stage_holds_all_that_it_reads(tmp_path: Path, change: str)
 
 
 @pytest.mark.parametrize(
-    ("entry", "problem"),
+    ("entry", "facts"),
     [
-        ({"rerank": "cross_encodr"}, "stages.1.rerank: 'cross_encodr' is not allowed"),
-        ({"rerank": "reversing.Nothing"}, "stages.1.rerank: 'reversing.Nothing'"),
-        ({"rerank": "no.such.Stage"}, "stages.1.rerank: 'no.such.Stage'"),
-        (
-            {"rerank": "reversing.Reverse", "dept": 3},
-            "stages.1.dept: no such key; did you mean depth[?]",
-        ),
-        ({"rerank": "reversing.Reverse", "depth": "x"}, "stages.1"),
-        ({"retriev": "bm25"}, "stages.1: .*one of rerank, verify"),
+        ({"rerank": "cross_encodr"}, ("stages.1.rerank: 'cross_encodr'",)),
+        ({"rerank": "reversing.Nothing"}, ("stages.1.rerank: 'reversing.Nothing'",)),
+        ({"rerank": "no.such.Stage"}, ("stages.1.rerank: 'no.such.Stage'",)),
+        ({"rerank": "reversing.Reverse", "dept": 3}, ("stages.1.dept: ", " depth?")),
+        ({"rerank": "reversing.Reverse", "depth": "x"}, ("stages.1",)),
+        ({"retriev": "bm25"}, ("stages.1: ", "rerank, verify")),
     ],
 )
 def test_a_mistyped_stage_is_found_when_it_is_read(
-    outside: Any, entry: dict[str, Any], problem: str
+    outside: Any, entry: dict[str, Any], facts: tuple[str, ...]
 ) -> None:
-    with pytest.raises(ConfigError, match=problem):
+    with refused(ConfigError, *facts):
         make_system("A", {"retrieve": {"bm25": {}}, "stages": [entry]})
 
 
@@ -239,7 +237,7 @@ def test_routes_send_every_language_to_its_system(dev: Dataset) -> None:
     # Without names the parts are known by their kinds.
     route_node = routes(de=replace(WORDS, name=""), default=replace(PLAIN, name=""))
     assert [name for name, _ in runner.run(of(route_node)).result.parts] == ["bm25", "bm25"]
-    with pytest.raises(ConfigError, match="routes: .*a system for 'fr' claims"):
+    with refused(ConfigError, "routes: ", "'fr'"):
         SystemRunner(dev).run(of(routes(de=WORDS, en=PLAIN)))
 
 
@@ -298,7 +296,7 @@ def test_candidates_that_are_fitted_are_compared_as_fitted(dev: Dataset) -> None
 def test_equal_systems_under_two_names_are_fitted_once(
     dev: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also within a tree, and if only what is said of a part differs."""
+    """Also within a tree, and if only a part's further keys differ."""
     fitted: list[BM25] = []
     fit = BM25.fit
 
@@ -331,10 +329,10 @@ def test_candidates_of_a_route_are_compared_on_claims_that_none_was_trained_on(
     untrained, trained = SelectionData(train, train), SelectionData(train, half, seen_share=0.5)
     assert one_val("de", {"a": untrained, "b": untrained}) is untrained
     assert one_val("de", {"a": untrained, "b": trained}) is trained
-    with pytest.raises(UserError, match="routes.de: b and c held out other claims"):
+    with refused(UserError, "routes.de: b and c "):
         one_val("de", {"a": untrained, "b": trained, "c": SelectionData(train, dataset)})
     english = SelectionData(train, half.in_languages(["en"]))
-    with pytest.raises(NothingToChooseOn, match="routes.de: no de claim of val"):
+    with refused(NothingToChooseOn, "routes.de: "):
         one_val("de", {"a": english})
 
 
@@ -349,7 +347,7 @@ def test_routed_parts_read_the_claim_form_that_is_asked_for(dev: Dataset) -> Non
         part = parts["tuned" if claim.lang == "de" else "plain"]
         assert result.result.run.scored(claim.id) == part.result.run.scored(claim.id)
     assert result.choices == parts["tuned"].choices != ()
-    # The routed system's own form is that of its parts, whatever is asked for.
+    # The routed system's own form is that of its parts, whatever form is requested.
     own = runner.run(of(route_node, claims="translated"), "original")
     assert list(own.result.run) == list(result.result.run)
     hybrid = runner.run(of(Retrieval(Hybrid(PLAIN, route_node), name="m")), "translated")
@@ -361,7 +359,7 @@ def test_routed_parts_read_the_claim_form_that_is_asked_for(dev: Dataset) -> Non
 def test_bm25_is_chosen_on_the_split_that_the_dense_part_was_trained_on(
     dev: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A split that is named comes first; without a hybrid there is no checkpoint to say it."""
+    """A named split is preferred; without a hybrid there is no checkpoint to name it."""
     data = DataRecord(train_split="dev")
     manifest = Manifest(
         base=Base("b", None, "0"),
@@ -398,7 +396,7 @@ def test_a_hybrid_is_the_fusion_of_its_parts_and_many_systems_are_one_table(dev:
     systems = {system.name: system for system in listed}
     report = evaluate_systems(systems, dev, ("original", "translated"), repeats=50)
     names = [f"{name}.{form}" for name in ("a", "b", "ab") for form in ("original", "translated")]
-    # A system with claims of its own is not asked for others.
+    # A system with its own claims does not run with others.
     names_of_stages = ["a+own.original", "a+own.translated"]
     assert list(report.systems) == [*names, "own.translated", *names_of_stages]
     assert report.systems["a+own.original"].parts == ("a.original", "own.translated")
@@ -421,7 +419,7 @@ def test_a_system_without_claims_to_choose_on_is_refused(dev: Dataset) -> None:
     claims = dev.with_claims(dev.claims, "train")
     settings = RunSettings("demo")
     system = of(bm25("A", fits=True))
-    with pytest.raises(UserError, match="not reported on"):
+    with refused(NothingToChooseOn, "split: ", "'train'"):
         run_system(system, claims, settings=settings)
     assert run_system(system, dev.in_languages(["en"]), settings=settings).choices[0].claims > 50
 

@@ -146,7 +146,7 @@ def test_step_0_is_read_as_far_as_the_base_can_be_and_epochs_as_the_recipe_says(
         report = Report.read(folder)
         lengths = [report.systems[name].settings["max_length"] for name in ("step 0", "chosen")]
         assert lengths == [first, length]
-        note = f"Step 0 is read at {first} tokens, "
+        note = f"Step 0 uses {first} tokens, "
         assert (note in " ".join(capsys.readouterr().out.split())) == (first != length)
         history = report.training.history
         before[run], after[run] = history[0].val, history[1].val

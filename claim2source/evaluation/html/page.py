@@ -41,17 +41,17 @@ GENERATOR = '<meta name="generator" content="Claim2Source'
 TEMPLATE, SCRIPT, STYLE = "report.html", "report.js", "report.css"
 MOST_CLAIMS = 1_000
 _LONG = 40  # letters of a cell that wraps
-_MOST_NAMED = 4  # comparisons that are listed; more are counted
+_MOST_NAMED = 4  # comparisons that are listed by name
 SEVERAL, NOBODY = "several", "nobody"
-# What became of a claim's first gold, from the first stage to the last.
+# Moves of a claim's first gold, from the first stage to the last.
 TO_FIRST, ROSE, EQUAL, FELL, ABSENT = "to rank 1", "promoted", "same rank", "demoted", "not found"
 OUTCOMES = (TO_FIRST, ROSE, EQUAL, FELL, ABSENT)
-# The first sources that are listed of each system, and of each stage.
+# Number of first sources that are listed for each system, and for each stage.
 _OF_SYSTEM, _OF_STAGE = 5, 10
 
 
 def require_page(config: ReportConfig) -> Path:
-    """Return the page's file; raise `UserError` if it would replace what is not ours."""
+    """Return the page's file; raise `UserError` if it would replace a file that is not ours."""
     out = Path(config.html or "")
     inputs = []
     for path in config.reports:
@@ -66,9 +66,9 @@ def require_page(config: ReportConfig) -> Path:
 def html_report(
     config: ReportConfig, published: Mapping[str, tuple[TextTable, str]] | None = None
 ) -> str:
-    """Write the page of the reports' systems to `config.html`; return a line that names it.
+    """Write the page of the reports' systems to `config.html`; return a line with its name.
 
-    `published` are papers' tables with our scores, and notes. Raises as `read_scored` does.
+    `published` has the papers' tables with our scores, and notes. Raises as `read_scored` does.
     """
     out = require_page(config)
     require_tracking(config.wandb)
@@ -91,7 +91,7 @@ def html_report(
         claims=entries,
         claims_note=f"{len(entries)} of {total} claims."
         if len(systems) == 1
-        else f"{len(entries)} of {total} claims, those that systems differ on first. "
+        else f"{len(entries)} of {total} claims; claims that systems differ on come first. "
         f"Won by: the one system with the best {metric}.",
         languages=scored.dataset.languages,
         systems=list(systems),
@@ -109,10 +109,10 @@ def html_report(
 
 
 def verdict(scored: ScoredRuns, best: Bar, repeats: int, seed: int) -> list[str]:
-    """Describe the system with the best macro score, whose interval `best` is, in sentences.
+    """Describe the system with the best macro score, which has the interval `best`, in sentences.
 
-    It was picked on the claims that it is tested on, so Holm is over all pairs of systems, not
-    only over its own.
+    It was picked on the claims of the tests, so Holm corrects over all pairs of systems, not only
+    over its own.
     """
     ranked = sorted(scored.macro, key=lambda name: -scored.macro[name])
     first = ranked[0]
@@ -146,14 +146,14 @@ def verdict(scored: ScoredRuns, best: Bar, repeats: int, seed: int) -> list[str]
         if any(pair.verdict == "better" for pair in others):
             opening += f"; {first} {_wins(others)}"
     sentences = "; ".join(filter(None, [opening, _ties(others)]))
-    pairs_said = f"all {len(pairs)} pairs of systems" if len(pairs) > 1 else "one pair"
+    pair_count = f"all {len(pairs)} pairs of systems" if len(pairs) > 1 else "one pair"
     return [
         f"{sentences}.",
         f"{'Their' if is_shared else 'Its'} {scored.metric} is {score}.",
-        f"p is of a paired randomisation test by gold paper, after Holm over {pairs_said}"
+        f"p is from a paired randomisation test by gold paper, with Holm over {pair_count}"
         + (", because the best was picked on these claims." if len(pairs) > 1 else ".")
         + (
-            " Inside the noise: these claims cannot tell the two apart, which does not say that "
+            " Inside the noise: these claims cannot tell the two apart, which does not mean that "
             "they are equal."
             if any(pair.verdict == WITHIN_NOISE for pair in others)
             else ""
@@ -195,9 +195,9 @@ def _ties(own: Sequence[Comparison]) -> str:
 
 
 def trace_page(runs: Mapping[str, Run], dataset: Dataset, out: Path, *, title: str) -> None:
-    """Write the page of claims through a system's stages, those whose gold moved most first.
+    """Write the page of claims through a system's stages, sorted by the moves of their golds.
 
-    Raises `UserError` if it would replace what is not ours.
+    Raises `UserError` if it would replace a file that is not ours.
     """
     require_output_file(out, GENERATOR)
     claims = traced_claims(runs, dataset)
@@ -210,7 +210,7 @@ def trace_page(runs: Mapping[str, Run], dataset: Dataset, out: Path, *, title: s
         sections=[],
         claims=first,
         claims_note=f"{len(first)} of {len(claims)} claims"
-        + ", those whose gold moved most first" * moved
+        + ", sorted by the moves of their golds" * moved
         + ".",
         languages=dataset.languages,
         systems=list(runs),
@@ -252,7 +252,7 @@ def render_page(**values: object) -> str:
     )
     environment.filters["cell"] = lambda value: cell_text(value).replace(" [", "\n[")
     environment.filters["word_columns"] = _word_columns
-    # A narrow column breaks a system's name before its claim form.
+    # In a narrow column a system's name may break before its claim form.
     environment.filters["breakable"] = lambda name: Markup(str(escape(name)).replace(".", "<wbr>."))
     script, style = ("\n" + (FOLDER / name).read_text(encoding="utf-8") for name in (SCRIPT, STYLE))
     return environment.get_template(TEMPLATE).render(
@@ -265,7 +265,7 @@ def render_page(**values: object) -> str:
 
 
 def _word_columns(table: TextTable) -> dict[int, str]:
-    """Map the columns of words to their classes; those of sentences are `long` and wrap."""
+    """Map the columns of words to their classes; columns of sentences are `long` and wrap."""
     classes: dict[int, str] = {}
     for row in table.rows:
         for column, value in enumerate(row):
@@ -281,7 +281,7 @@ def _hash(text: str) -> str:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Source's rank in every run; "-" if a run does not have it."""
+    """Source with its rank in every run; "-" if a run lacks it."""
 
     title: str
     gold: bool
@@ -290,10 +290,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class ClaimEntry:
-    """Claim as a page shows it; `golds` are the ranks of its first gold, 0 if absent.
+    """Claim on a page; `golds` are the ranks of its first gold, 0 if absent.
 
-    `number` is the claim's number, which links name; `tag` what it is filtered by: the system that
-    wins it, or what the stages did to its gold.
+    `number` is used by links; `tag` is the filter's value: the system that wins the claim, or the
+    move of its gold.
     """
 
     number: int
@@ -308,7 +308,7 @@ class ClaimEntry:
 
 
 def compared_claims(scored: ScoredRuns, limit: int) -> list[ClaimEntry]:
-    """List at most `limit` claims, those that systems differ on first, with who wins each."""
+    """List at most `limit` claims with their winner; claims that systems differ on come first."""
     values = np.stack(list(scored.values.values()))
     order = np.argsort(-np.ptp(values, axis=0), kind="stable")[:limit].tolist()
     rows = {}
@@ -319,7 +319,7 @@ def compared_claims(scored: ScoredRuns, limit: int) -> list[ClaimEntry]:
 
 
 def traced_claims(runs: Mapping[str, Run], dataset: Dataset) -> list[ClaimEntry]:
-    """Follow every claim through the stages of a system, those whose gold moved most first."""
+    """List every claim with its ranks in the stages of a system, sorted by the gold's move."""
     rows = {}
     for i, claim in enumerate(dataset.claims):
         rows[claim.id] = i
@@ -351,7 +351,7 @@ def _entries(
         for order in orders:
             ranks.append({source: rank for rank, source in enumerate(order, 1)})
         golds = dataset.qrels.golds(name)
-        # In the order of the last run; then what earlier ones have, and golds that none has.
+        # In the order of the last run; then sources of earlier runs, and golds that no run has.
         ids = dict.fromkeys([s for order in reversed(orders) for s in order[:top]] + [*golds])
         first = []
         for rank in ranks:

@@ -1,4 +1,4 @@
-"""Draw plots by matplotlib as inline SVG: text is text, and colours are those of the page."""
+"""Draw plots with matplotlib as inline SVG: text stays text, and the page sets the colours."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ P = ParamSpec("P")
 WIDTH = 800.0
 COLOURS = 8  # variables c0 to c7 of the page's style
 _LINE = 22.0  # height of a row of text
-_MOST_PANELS = 4  # beside each other
-_NAME = 34  # width, in letters, of a name that is shown; all of it is in the tooltip
-# One more than colours: no two of 72 systems have both the same.
+_MOST_PANELS = 4  # in one row
+_NAME = 34  # width of a displayed name, in letters; the tooltip has all of it
+# One more than colours, so that each of 72 systems has its own pair of both.
 _MARKERS = "os^DvPX<>"
-# What matplotlib draws in these colours is drawn in the page's: light or dark.
+# These colours of matplotlib are replaced by those of the page, light or dark.
 _INK, _SOFT, _RULE, _PAPER = "#000001", "#000002", "#000003", "#000004"
 _SYSTEMS = [f"#0001{i:02x}" for i in range(COLOURS)]
 _VARIABLES = {_INK: "ink", _SOFT: "soft", _RULE: "rule", _PAPER: "paper"} | {
@@ -57,7 +57,7 @@ _STYLE: Any = {
 
 
 class Bar(NamedTuple):
-    """Value with its interval; `filled` sets a dot apart from hollow ones."""
+    """Value with its interval; `filled`: whether its dot is filled or hollow."""
 
     value: float
     low: float
@@ -66,7 +66,7 @@ class Bar(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """Point with an interval upwards; a hollow one lies further right than drawn."""
+    """Scatter point with its interval; a hollow point's true x is larger than drawn."""
 
     x: float
     bar: Bar
@@ -83,7 +83,7 @@ class _Drawing:
         self.figure: Figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72)
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
-        """Add axes at a place in units from the top left, without ticks' lines."""
+        """Add axes at a position in units from the top left, without tick lines."""
         bottom = self.height - top - height
         bounds = (left / WIDTH, bottom / self.height, width / WIDTH, height / self.height)
         axes = self.figure.add_axes(bounds)
@@ -101,7 +101,7 @@ class _Drawing:
         filled: bool = True,
         **options: Any,
     ) -> Any:
-        """Draw a system's line or dots with a tooltip; those of no place are grey."""
+        """Draw a system's line or dots with a tooltip; grey if the system has no colour."""
         gid = f"mark-{len(self.tips)}"
         colour = _RULE if number is None else _SYSTEMS[number % COLOURS]
         marker = _MARKERS[(number or 0) % len(_MARKERS)]
@@ -133,20 +133,20 @@ class _Drawing:
             bbox_to_anchor=((WIDTH - room) / WIDTH, 0.5),
             handlelength=1.5,
         )
-        # Set afterwards: matplotlib leaves names that begin with "_" out of a legend.
+        # Set afterwards: matplotlib omits names that begin with "_" from a legend.
         for text, name in zip(legend.get_texts(), marks, strict=True):
             text.set(text=_shortened(name), gid=f"mark-{len(self.tips)}")
             self.tips.append(printable_line(name))
 
     def svg(self) -> str:
-        """Write the figure as SVG for a page: nothing is loaded, no styles, every text escaped."""
+        """Return the figure as SVG for a page, without links and styles, with all text escaped."""
         from matplotlib import rc_context
 
         buffer = io.BytesIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        # Ids that no other plot of the page has, and the same in every run.
+        # Ids are unique on the page and the same in every run.
         with rc_context({"svg.hashsalt": self.label}), warnings.catch_warnings():
-            # The page's own font has the letters that matplotlib's lacks.
+            # The page's font has letters that matplotlib's font lacks.
             warnings.simplefilter("ignore")
             self.figure.savefig(buffer, format="svg", metadata=nothing)
         root = ElementTree.fromstring(buffer.getvalue())
@@ -179,7 +179,7 @@ class _Drawing:
 
 
 def _plain_attributes(element: ElementTree.Element) -> None:
-    """Turn a style, which the page's policy forbids, into attributes with the page's colours."""
+    """Replace a style, which the page's policy forbids, by attributes with the page's colours."""
     for declaration in element.attrib.pop("style", "").split(";"):
         name, _, value = (part.strip() for part in declaration.partition(":"))
         if name and name != "font-family":
@@ -187,7 +187,7 @@ def _plain_attributes(element: ElementTree.Element) -> None:
             element.set(name, f"var(--{variable})" if variable else value)
     for name in [name for name in element.attrib if name.endswith("}href")]:
         element.set("href", element.attrib.pop(name))
-    # Path data are on several lines.
+    # Path data span several lines.
     if "d" in element.attrib:
         element.set("d", " ".join(element.attrib["d"].split()))
 
@@ -217,7 +217,7 @@ def interval_plot(
 ) -> str:
     """Draw a panel for each group, with a row for each system; all panels share their axis.
 
-    A system's colour is by its place in `systems`. `zero` draws the line of no difference.
+    A system's position in `systems` sets its colour. `zero` draws the line of no difference.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -238,7 +238,7 @@ def interval_plot(
         axes.set_title(_shortened(group), pad=6)
         margin = (high - low) / 25
         axes.set(xlim=(low - margin, high + margin), ylim=(len(names) - 0.5, -0.5))
-        # As many numbers as do not touch.
+        # As many tick labels as fit.
         ticks = max(1, int((across - 34) / 36))
         axes.xaxis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10]))
         axes.set_yticks(range(len(names)), [_shortened(n) if column == 0 else "" for n in names])
@@ -265,7 +265,7 @@ def line_plot(
 ) -> str:
     """Draw one line a system; with `log`, x is logarithmic, and its ticks are its values.
 
-    Where lines are `names`, the others are behind them in grey.
+    With `names`, all other lines are drawn in grey behind these.
     """
     from matplotlib.ticker import MaxNLocator, NullLocator
 
@@ -316,7 +316,7 @@ def _draw_systems(
     draw: Callable[[str, int | None], Any],
     room: float,
 ) -> str:
-    """Draw every system, those not `highlighted` behind and in grey, and name the others."""
+    """Draw every system; the `highlighted` ones have names, the others are grey behind them."""
     marks = {}
     for name in sorted(names, key=lambda name: name in highlighted):
         marks[name] = draw(name, highlighted.index(name) if name in highlighted else None)
@@ -325,7 +325,7 @@ def _draw_systems(
 
 
 def _begin_plot(names: Sequence[str], x: str, y: str) -> tuple[_Drawing, Axes, float]:
-    """Begin a plot with room for names at its right; return that room's width too."""
+    """Begin a plot with space for names at its right; also return the width of this space."""
     room = max((_text_width(_shortened(name)) for name in names), default=0) + 44
     drawing = _Drawing(max(280.0, _LINE * len(names) + 60), f"{y} by {x}")
     axes = drawing.axes(62, 14, WIDTH - room - 82, drawing.height - 60)
@@ -342,7 +342,7 @@ def _tick_text(value: float) -> str:
 
 
 def _shortened(name: str) -> str:
-    """Cut the middle out of a long name: beginnings and ends tell names apart."""
+    """Cut the middle out of a long name: names differ at their beginnings and ends."""
     name = printable_line(name)
     if _letters(name) <= _NAME:
         return name

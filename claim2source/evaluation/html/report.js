@@ -1,5 +1,5 @@
 "use strict";
-// Filters and sorts; everything it reads was escaped when the page was made.
+// Filters and sorts; all data were escaped when the page was made.
 const byId = (id) => document.getElementById(id);
 const list = byId("list");
 const claims = [...list.children];
@@ -44,7 +44,7 @@ function filterRanks(ranges, label) {
   show();
 }
 
-// A link to a claim opens it, whatever the filters say.
+// A link to a claim opens it, whatever the filters are.
 function open() {
   const target = /^#claim-/.test(location.hash) && byId(location.hash.slice(1));
   const claim = target && target.closest(".claim");
@@ -94,7 +94,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
   });
 }
 
-// What is wider than its box says that it scrolls.
+// A box with wider content shows that it scrolls.
 const boxes = document.querySelectorAll(".scroll");
 function hint() {
   for (const box of boxes) box.classList.toggle("wide", box.scrollWidth > box.clientWidth + 1);

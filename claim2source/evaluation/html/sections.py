@@ -40,7 +40,7 @@ from claim2source.text.styles import STYLES
 
 DEPTHS = (1, 2, 5, 10, 20, 50, 100)
 SHADES = 9  # classes h0 to h9
-_MOST_NAMES = 14  # lines or points that are all named
+_MOST_NAMES = 14  # up to so many lines or points all have names
 _GRID_NUMBERS = "Under Numbers, S0C0 is absolute and the other cells are differences to it."
 _FORMS = {
     "original": "the post as it is",
@@ -54,7 +54,7 @@ _FORMS = {
 class PageData:
     """Input of the sections.
 
-    `subset`: only these languages are shown, while the costs in the reports are of all of them.
+    `subset`: the only languages that are shown; the costs in the reports are of all languages.
     `reports` are the reports, by name.
     """
 
@@ -67,7 +67,7 @@ class PageData:
 
     @cached_property
     def bars(self) -> dict[str, dict[str, Bar]]:
-        """Map `macro`, every language and, of several, `micro` to the systems' scores."""
+        """Map `macro`, every language and, if there are several, `micro` to the systems' scores."""
         bars: dict[str, dict[str, Bar]] = {}
         for part, bounds in self.scored.bounds(self.repeats, self.seed).items():
             bars[part] = {name: Bar(*row) for name, row in bounds.items()}
@@ -75,15 +75,15 @@ class PageData:
 
     @property
     def several_languages(self) -> bool:
-        """Whether the macro average is another number than the one language's."""
+        """Whether there are several languages, so that the macro average adds information."""
         return MICRO in self.bars
 
 
 class ShadedTable(NamedTuple):
     """Table whose numbers are shaded by `levels` [rows][columns], 0 to `SHADES`.
 
-    `ranges` [rows][columns] are what a cell's link asks of the claims' ranks with the two systems
-    `between`, "" for no link.
+    `ranges` [rows][columns] are the ranks of the gold in the two systems `between` that a cell's
+    link filters claims by; "" for no link.
     """
 
     title: str
@@ -96,9 +96,9 @@ class ShadedTable(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """Heading with a plot, a note and tables, each if there is one.
+    """Heading with an optional plot, note and tables.
 
-    `numbers` are tables that are shown on demand, by their headings, with `notes` on some.
+    `numbers` are tables that are shown on demand, by their headings; `notes` belong to some.
     """
 
     title: str
@@ -131,7 +131,7 @@ def report_sections(compared: PageData) -> list[Section]:
 
 
 def published_section(tables: Mapping[str, tuple[TextTable, str]]) -> list[Section]:
-    """Show tables of the papers with our scores in them, if there are any."""
+    """Make the section of the papers' tables with our scores, if there are any."""
     if not tables:
         return []
     numbers: dict[str, TextTable] = {}
@@ -144,7 +144,7 @@ def published_section(tables: Mapping[str, tuple[TextTable, str]]) -> list[Secti
 def _by_language(compared: PageData) -> Section:
     bars = compared.bars
     if not compared.several_languages:
-        # The macro average is the one language's score.
+        # The macro average equals the only language's score.
         language = list(bars)[1]
         bars = {language: bars[language]}
     rows: list[list[Cell]] = []
@@ -162,7 +162,7 @@ def _by_language(compared: PageData) -> Section:
     plot = interval_plot(bars_of_languages, list(compared.systems), metric)
     note = f"{metric} with 95 % intervals, drawn by gold paper."
     if compared.several_languages:
-        note += " Macro is the mean of the languages, micro that of the claims."
+        note += " Macro is the mean over languages, micro the mean over claims."
     note += _forms_note(compared)
     return Section(title, plot, note, {title: TextTable(["system", *bars], rows)})
 
@@ -202,7 +202,7 @@ def _tests(compared: PageData) -> Section:
     if len(tests) > 1:
         note += " Each language is a family of its own."
     if len(scored.runs) > 2:
-        note += " The sentence at the top allows for all pairs of systems, so its p is larger."
+        note += " The sentence at the top corrects for all pairs of systems, so its p is larger."
     plot = interval_plot(bars, list(scored.runs), f"difference in {scored.metric}", zero=True)
     return Section(title, plot, note, numbers, notes=notes)
 
@@ -223,8 +223,8 @@ def _learning_curve(compared: PageData) -> Section:
 
 def _learning_curves(compared: PageData) -> dict[str, list[tuple[float, float]]]:
     """Map each run with several epochs to its points (epoch, score)."""
-    # As eval/evaluate.py names rows: a checkpoint (of several runs with its run in front), what
-    # stands on it, and the claim form. Stages and cells of a grid are no curve.
+    # eval/evaluate.py names rows by a checkpoint (with the run if there are several), the system
+    # that uses it, and the claim form. Stages and cells of a grid are not curves.
     pattern = re.compile(r"(.+-)?epoch-([0-9]+)(\+[^.:]+)?(\.[a-z]+)?")
     lines: dict[tuple[Path, str], list[tuple[float, float]]] = {}
     for name, system in compared.systems.items():
@@ -253,8 +253,8 @@ def _choices(compared: PageData) -> Section:
     for name, choice in trained:
         tables[f"Compared: {name}"] = tried_table(choice)
     note = (
-        f"{MAIN_METRIC} on claims held out of training: of papers that were trained on (seen) and "
-        "of others (unseen). Settings were chosen on these, not on the claims of this page."
+        f"{MAIN_METRIC} on claims held out of training: of papers in the training data (seen) and "
+        "of others (unseen). Settings were chosen on these claims, not on those of this page."
     )
     numbers = {name: table for name, table in tables.items() if table is not None}
     return Section("Chosen on val", note=note, numbers=numbers)
@@ -271,8 +271,8 @@ def _twins(compared: PageData) -> Section:
             counts = [twins.golds, twins.of_golds, twins.ties, twins.lost]
             rows.append([name, *counts, twins.as_one[MACRO]])
     note = (
-        "Sources of the same title and abstract under another id. No text tells them apart; as one "
-        f"is macro {MAIN_METRIC} if a gold and its twins counted as one source."
+        "Twins are sources with equal title and abstract under another id: their text cannot tell "
+        f'them apart. "As one" is macro {MAIN_METRIC} with a gold and its twins as one source.'
     )
     return Section(title, note=note, numbers={title: TextTable(columns, rows)} if rows else {})
 
@@ -292,7 +292,7 @@ def _recall(compared: PageData) -> Section:
     title = "Recall by depth"
     note = "Share of the claims whose gold is among the first sources."
     if not names_all:
-        note += f" Named are the {COLOURS} systems with the highest {compared.scored.metric}."
+        note += f" The {COLOURS} systems with the highest {compared.scored.metric} have names."
     return Section(title, plot, note, {title: TextTable(["system", *map(str, DEPTHS)], rows)})
 
 
@@ -300,8 +300,8 @@ def _changes(compared: PageData) -> Section:
     baseline = compared.scored.baseline
     ranks = compared.scored.ranks
     note = (
-        f"Claims by the rank of their gold: with {baseline} in rows, with the other system in "
-        "columns. A number links to its claims."
+        f"Claims by the rank of their gold: rows are the ranks with {baseline}, columns those with "
+        "the other system. A number links to its claims."
     )
     shaded = []
     for name in ranks:
@@ -349,7 +349,7 @@ def _representations(compared: PageData) -> Section:
     for name, system in systems.items():
         title = system.report.title
         form = system.report.claims
-        # Systems of one name in two folders are two rows.
+        # Systems with the same name in two folders are two rows.
         cells[title if counts[title, form] == 1 else name, form] = macro[name]
     names = list(dict.fromkeys(name for name, _ in cells))
     forms = list(dict.fromkeys(form for _, form in cells))
@@ -460,13 +460,13 @@ def _cost(compared: PageData) -> Section:
     spots = _cost_spots(costs, compared.bars[MACRO])
     notes = []
     if len(spots) > _MOST_NAMES:
-        notes.append("Named are the systems that no cheaper one beats.")
+        notes.append("Systems that no cheaper one beats have names.")
     if any(cost and cost.reused for cost in costs.values()):
         notes.append(
-            "Hollow, and >: some vectors were in the store already, so the whole cost is higher."
+            "Hollow, and >: some vectors were already in the store, so the full cost is higher."
         )
     if compared.subset:
-        notes.append("Costs are of the claims in all languages.")
+        notes.append("Costs include the claims in all languages.")
     plot = scatter_plot(spots, "seconds", f"macro {metric}") if len(spots) > 1 else ""
     rows = []
     columns = cost_columns(costs.values())
@@ -477,7 +477,7 @@ def _cost(compared: PageData) -> Section:
 
 
 def _cost_spots(costs: Mapping[str, SystemCost | None], bars: Mapping[str, Bar]) -> dict[str, Spot]:
-    """Place systems by seconds and score; of many, name those that no cheaper one beats."""
+    """Make points of seconds and score; of many, name those that no cheaper system beats."""
     spots: dict[str, Spot] = {}
     for name, cost in costs.items():
         if cost is not None and cost.seconds:

@@ -1,1 +1,1 @@
-"""Published tables and set our numbers next to them."""
+"""Published tables, compared with our numbers."""

@@ -1,4 +1,4 @@
-"""Place our test scores on the labs' leaderboards, which are known in part."""
+"""Rank our test scores on the labs' leaderboards, which are known in part."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from claim2source.evaluation.reports import LoadedSystem
 
 @dataclass(frozen=True)
 class Team(Strict):
-    """What is known of one team: scores and ranks by language or `macro`.
+    """Known results of one team: scores and ranks by language or `macro`.
 
-    `digits` are those that its scores were printed with.
+    `digits` is the number of decimals of its printed scores.
     """
 
     name: str
@@ -35,15 +35,15 @@ class Leaderboard(Strict):
     """Lab's official results, as far as they are known.
 
     Args:
-        id: as reports name it.
-        title: of the test.
-        source: if the numbers stand.
+        id: name in reports.
+        title: title of the test.
+        source: origin of the numbers.
         splits: names that the test may have in a report of ours.
-        queries: language -> claims of the test; a report over others gets no place.
+        queries: language -> claims of the test; a report over other claims gets no place.
         metric: name in our reports.
-        teams: how many took part.
-        known: teams of which something is known.
-        note: what to know of the numbers.
+        teams: number of participating teams.
+        known: teams with known results.
+        note: remark on the numbers.
     """
 
     id: str
@@ -62,9 +62,9 @@ class Leaderboard(Strict):
         return (*self.queries, MACRO) if len(self.queries) > 1 else tuple(self.queries)
 
     def place(self, language: str, score: float) -> Place | None:
-        """Place a score as if it had been one more submission; equal scores share a place.
+        """Rank a score as if it were one more submission; equal scores share a place.
 
-        The lead is over the next of the known scores if nobody is above it, else behind the best.
+        The lead is over the next known score if the score is the best, else behind the best.
         """
         above: list[Team] = []
         ties: list[Team] = []
@@ -92,7 +92,7 @@ def _ranks(teams: Iterable[Team], language: str) -> list[int]:
 
 @cache
 def load_leaderboards(folder: Path = FOLDER) -> tuple[Leaderboard, ...]:
-    """Read the leaderboards of every file; raises `InputError` naming file and field."""
+    """Read the leaderboards of every file; raises `InputError` with file and field."""
     boards = []
     for path in sorted(folder.glob("*.yaml")):
         paper = as_plain(read_yaml(path))
@@ -108,7 +108,7 @@ def _teams(known: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def places(system: LoadedSystem) -> tuple[Place, ...]:
-    """Place a system's scores on the leaderboards of its test, in languages with all its claims."""
+    """Rank a system on the leaderboards of its test, in languages in which it has all claims."""
     if system.report.simulated:
         return ()
     found = []
@@ -132,7 +132,7 @@ def _is_whole(board: Leaderboard, report: SystemReport, language: str) -> bool:
 
 
 def with_places(report: Report, systems: Iterable[SystemReport]) -> Report:
-    """Set places on leaderboards in every row of a report that is of a lab's test."""
+    """Add places on leaderboards to every row of a report on a lab's test."""
     rows = dict(report.systems)
     for system in systems:
         loaded = LoadedSystem(system, Path(), report.dataset, report.split)
@@ -142,7 +142,7 @@ def with_places(report: Report, systems: Iterable[SystemReport]) -> Report:
 
 
 def places_parts(placed: Sequence[tuple[str, Place]]) -> list[Part]:
-    """Tabulate places by system, and explain them; nothing for none."""
+    """Tabulate places by system, and explain them; [] if there are none."""
     if not placed:
         return []
     rows: list[list[Cell]] = []
@@ -166,7 +166,7 @@ def places_parts(placed: Sequence[tuple[str, Place]]) -> list[Part]:
     for board in boards:
         notes.append(f"{board.id}: {board.title} ({board.source}). {board.note}")
     meaning = (
-        "place: as one more submission, a range where teams between are not known; lead: over the "
+        "place: as one more submission, a range if teams in between are not known; lead: over the "
         "next known score if it is the first, else behind the best."
     )
     return ["Places on official tests:", TextTable(columns, rows, numeric=numeric), meaning, *notes]

@@ -1,4 +1,4 @@
-"""Set our scores next to the cells of published tables: as text, Markdown or CSV."""
+"""Compare our scores with the cells of published tables, as text, Markdown or CSV."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from claim2source.evaluation.published.leaderboards import places, places_parts,
 from claim2source.evaluation.published.tables import Column, PublishedRow, Table, load_published
 from claim2source.evaluation.reports import LoadedSystem
 
-WIDEST = 10  # columns beside each other in a terminal
+WIDEST = 10  # most columns of a table in a terminal
 CSV_COLUMNS = (
     *("table", "row", "column", "metric", "language", "unit", "published", "unreliable"),
     *("ours", "difference", "low", "high", "inside", "same_claims", "report", *COST_COLUMNS),
@@ -31,7 +31,7 @@ CSV_COLUMNS = (
 
 
 class OurScore(NamedTuple):
-    """Our score next to a published cell, and the system that it is of."""
+    """Our score for a published cell, and its system."""
 
     cell: PublishedScore
     system: LoadedSystem
@@ -42,9 +42,9 @@ _Bounded = tuple[float, float | None, float | None]  # a mean and the bounds of 
 
 
 def our_scores(table: Table, systems: Sequence[LoadedSystem]) -> Cells:
-    """Map (row, column) to our score, for every cell that a report has one for.
+    """Map (row, column) to our score, for every cell that a report has a score for.
 
-    Of several reports, those over the paper's own claims come first, then those listed first.
+    Of several reports, one over the paper's own claims is preferred, then the first.
     """
     cells: Cells = {}
     for row in table.rows:
@@ -71,7 +71,7 @@ def _published_score(
     bounded: _Bounded,
     same_claims: bool,
 ) -> PublishedScore:
-    """Set our score next to a cell; no difference if the claims are not the paper's."""
+    """Compare our score with a cell; there is no difference if the claims are not the paper's."""
     published = table.absolute(row, column.name)
     ours, low, high = bounded
     is_inside = "unknown"
@@ -96,9 +96,9 @@ def _bounded_difference(
     system: LoadedSystem,
     systems: Sequence[LoadedSystem],
 ) -> _Bounded | None:
-    """Return a score less that of the row `minus`, of the same system and report if it is there.
+    """Return a score minus that of the row `minus`, preferably of the same system and report.
 
-    It has no bounds: those of the two scores are not those of their difference.
+    It has no bounds: those of the two scores are not bounds of their difference.
     """
     base_row = table.row(str(column.minus))
     bases = []
@@ -121,11 +121,11 @@ def _bounded_difference(
 
 
 def _bounded_score(column: Column, system: LoadedSystem, same_claims: bool) -> _Bounded | None:
-    """Return a report's score for a column and its bounds, in the paper's unit; None without it."""
+    """Return a report's score for a column and its bounds, in the paper's unit; None if absent."""
     report = system.report
     metric = str(column.metric)
     if metric == "seconds":
-        # They are those of all claims that the system was given.
+        # The costs are those of all claims of the system.
         fits = same_claims and list(report.languages) == [column.language]
         return (report.cost.seconds, None, None) if fits and report.cost is not None else None
     value = report.table.get(column.language, {}).get(metric)
@@ -139,7 +139,7 @@ def _bounded_score(column: Column, system: LoadedSystem, same_claims: bool) -> _
 
 
 def with_published(report: Report, systems: Iterable[SystemReport]) -> Report:
-    """Set next to every row of a report the published scores of the same system and metric."""
+    """Add to every row of a report the published scores of the same system and metric."""
     loaded: list[LoadedSystem] = []
     for system in systems:
         if system.macro:
@@ -157,7 +157,7 @@ def with_published(report: Report, systems: Iterable[SystemReport]) -> Report:
 
 
 def published_parts(systems: Mapping[str, SystemReport]) -> list[Part]:
-    """Tabulate places on leaderboards, then published scores and ours; nothing for none."""
+    """Tabulate places on leaderboards, then published scores and ours; [] if there are none."""
     placed = []
     for system in systems.values():
         for place in system.places:
@@ -189,15 +189,15 @@ def _beside_ours(systems: Mapping[str, SystemReport]) -> list[Part]:
         )
     notes = []
     if any(cell.unreliable for _, cell in cells):
-        notes.append("?: no target; eval/report.py --published says why.")
+        notes.append("?: not a target; eval/report.py --published gives the reason.")
     if not all(cell.same_claims for _, cell in cells):
-        notes.append("*: over other claims than the paper's, so not compared.")
+        notes.append("*: not compared, because the claims are not the paper's.")
     numeric = [*[False] * 3, *[True] * 4, False, False, *[True] * len(costs)]
-    return ["Published numbers beside ours:", TextTable(columns, rows, numeric=numeric), *notes]
+    return ["Published numbers next to ours:", TextTable(columns, rows, numeric=numeric), *notes]
 
 
 def _score_cells(cell: PublishedScore) -> list[Cell]:
-    """Write the published score, ours, the difference, its interval, and whether it is inside."""
+    """Format the published score, ours, the difference, our interval, and whether it is inside."""
     digits = cell.digits
     unreliable = "?" if cell.unreliable else ""
     others = "" if cell.same_claims else "*"
@@ -210,12 +210,12 @@ def _score_cells(cell: PublishedScore) -> list[Cell]:
 
 
 def _is_row(row: PublishedRow, system: LoadedSystem) -> bool:
-    # The news paper's own figures have the golds injected: rows with this label are like them.
+    # The news paper injects the golds; rows with this label do the same.
     if system.report.simulated and not system.report.model.endswith("+gold"):
         return False
 
     def kind_and_name(model: str) -> tuple[str, str]:
-        if "(" in model:  # composed of several, none of which is a folder's name
+        if "(" in model:  # composed of several models, so it is not a folder's name
             return "", model.casefold()
         kind, _, name = model.rpartition(":")
         return kind, Path(name).name.casefold()
@@ -245,7 +245,7 @@ def _same_claims(column: Column, system: LoadedSystem) -> bool:
 
 @dataclass(frozen=True)
 class PublishedTables:
-    """Tables of the papers, our scores for their cells, and our systems without a row."""
+    """Papers' tables, our scores for their cells, and our systems without a row."""
 
     tables: Sequence[Table]
     cells: Mapping[str, Cells]
@@ -254,7 +254,7 @@ class PublishedTables:
 
     @classmethod
     def of(cls, systems: Sequence[LoadedSystem], names: Sequence[str] | None = None) -> Self:
-        """Find our scores for the cells of these tables or papers, by default of all."""
+        """Find our scores for the cells of these tables or papers, by default for all."""
         tables = load_published()
         if names:
             allowed = [*dict.fromkeys(table.paper for table in tables), *(t.id for t in tables)]
@@ -279,7 +279,7 @@ class PublishedTables:
         return cls(tables, cells, unplaced, placed)
 
     def text(self, markdown: bool) -> str:
-        """Write all tables, as Markdown or for a terminal."""
+        """Format all tables, as Markdown or for a terminal."""
         parts: list[Part] = []
         for table in self.tables:
             parts += table_parts(table, self.cells[table.id], markdown)
@@ -294,7 +294,7 @@ class PublishedTables:
         return f"{text}\n{''.join(lines)}"
 
     def csv(self) -> str:
-        """Write one line a cell; ours and differences are absolute, in the paper's unit."""
+        """Write one line per cell; our scores and differences are absolute, in the paper's unit."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(CSV_COLUMNS)
@@ -306,7 +306,7 @@ class PublishedTables:
         return out.getvalue()
 
     def with_ours(self) -> dict[str, tuple[TextTable, str]]:
-        """Name the tables that have a score of ours, each with its notes."""
+        """Return the tables that have a score of ours by name, each with its notes."""
         rows = {}
         for table in self.tables:
             if cells := self.cells[table.id]:
@@ -341,7 +341,7 @@ def table_parts(table: Table, cells: Cells, markdown: bool) -> list[Part]:
 
 
 def padded(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Pad cells with a shorter mark than their column's longest, so that digits align."""
+    """Pad cells to the longest mark of their column, so that digits align."""
 
     def mark(cell: str) -> int:
         return len(cell) - cell.rindex("[") if cell.endswith("]") else 0
@@ -362,7 +362,7 @@ def row_lines(
     columns: Sequence[Column],
     cells: Cells,
 ) -> list[list[str]]:
-    """Show a row as printed, with its marks; ours below; then, if known, the differences."""
+    """Return a row as printed, with its marks; ours below; then the differences, if known."""
     printed = [row.name]
     ours = ["  ours"]
     differences = ["  difference"]
@@ -370,7 +370,7 @@ def row_lines(
     for column in columns:
         flags = [*table.cell_flags(row.name, column.name)]
         if table.empty and table.value(row.name, column.name) is None:
-            flags.append(len(table.flags))  # the note on empty cells comes after the flags'
+            flags.append(len(table.flags))  # the note on empty cells follows those on flags
         mark = f"[{''.join(chr(97 + flag) for flag in flags)}]" if flags else ""
         printed.append(column.text(table.value(row.name, column.name)) + mark)
         ours.append(our_text(table, row, column, cells))
@@ -411,7 +411,7 @@ def notes(table: Table, cells: Cells) -> list[Part]:
             labels.add(f"{ours.system.name}: {ours.system.report.queries}")
     if labels:
         systems = "; ".join(sorted(labels))
-        lines.append(f"* over other claims than the paper's, so not compared ({systems}).")
+        lines.append(f"* not compared, because the claims are not the paper's ({systems}).")
     return ["\n".join(lines)] if lines else []
 
 

@@ -1,4 +1,4 @@
-"""Read the papers' numbers from `published/*.yaml`, one file a paper."""
+"""Read the papers' numbers from `published/*.yaml`, one file per paper."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class Column(Strict):
     """Describe one column of a table; the table's settings apply to its columns too.
 
     Args:
-        name: as the paper prints it.
-        metric: name in our reports; none: nothing of ours goes here.
+        name: the paper's name of the column.
+        metric: name in our reports; none: the column is not compared.
         language: language code, or `macro` for the mean of the languages.
         splits: names that the split may have in a report of ours.
         queries: language -> claims the paper scored; a report of ours with others is marked.
-        claims: representation of claims that the cell is for; none: any.
-        sources: representation of sources that the cell is for; none: any.
-        style: cell of the style grid, S0C0 being texts as they are.
+        claims: representation of claims in the cell; none: any.
+        sources: representation of sources in the cell; none: any.
+        style: cell of the style grid; S0C0 has the texts as they are.
         digits: decimals the paper prints.
         unit: "", "%" or "s".
-        signed: a difference, printed with its sign.
-        minus: row of the table whose score is taken off; none: the column has scores.
+        signed: whether it is a difference, printed with its sign.
+        minus: row of the table whose score is subtracted; none: the column has scores.
     """
 
     name: str
@@ -77,7 +77,7 @@ class PublishedRow(Strict):
 
 @dataclass(frozen=True)
 class Flag(Strict):
-    """Mark cells that are not targets, and say why; without columns, all cells of the rows."""
+    """Cells that are not targets, and the reason; without columns, all cells of the rows."""
 
     rows: tuple[str, ...]
     reason: str
@@ -91,9 +91,8 @@ class Flag(Strict):
 class Table(Strict):
     """Published table; with `relative_to`, other columns are differences to that one.
 
-    `empty` says why cells have no value. Raises ValueError without rows or columns, on a row of
-    another length than the columns, and on the name of a row or column that the table does not
-    have.
+    `empty` is the reason why cells have no value. Raises ValueError without rows or columns, if a
+    row's length is not the number of columns, and on an unknown name of a row or column.
     """
 
     id: str
@@ -111,7 +110,7 @@ class Table(Strict):
     def __post_init__(self) -> None:
         rows, columns = ({part.name for part in parts} for parts in (self.rows, self.columns))
         if not rows or not columns:
-            raise ValueError("needs rows and columns")
+            raise ValueError("must have rows and columns")
         for row in self.rows:
             if len(row.values) != len(self.columns):
                 numbers = f"{len(row.values)} values for {len(self.columns)} columns"
@@ -139,7 +138,7 @@ class Table(Strict):
         return {row.name: row for row in self.rows}[name]
 
     def value(self, row: str, column: str) -> Value:
-        """Return one cell as printed. Raises KeyError without such a cell."""
+        """Return one cell as printed. Raises KeyError if there is no such cell."""
         values = zip(self.columns, self.row(row).values, strict=True)
         return {own.name: value for own, value in values}[column]
 
@@ -158,9 +157,8 @@ class Table(Strict):
 def load_published(folder: Path = FOLDER) -> tuple[Table, ...]:
     """Read every table of every file, in order of file names.
 
-    Raises `InputError` naming file and field of what is wrong: an unknown or missing key, a value
-    of another type, a row with another number of values than columns, a flag on a cell that is
-    not there, an id twice.
+    Raises `InputError` with file and field: an unknown or missing key, a wrong type, a row whose
+    length is not the number of columns, a flag on an absent cell, a repeated id.
     """
     tables: dict[str, Table] = {}
     for path in sorted(folder.glob("*.yaml")):

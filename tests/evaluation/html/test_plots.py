@@ -26,7 +26,7 @@ def draw(kind: str, names: list[str] = NAMES) -> str:
 
 
 def texts(svg: str) -> list[tuple[str, float, float, str]]:
-    """What an SVG says, with place and anchor."""
+    """The texts of an SVG, with position and anchor."""
     return [
         (node.text or "", float(node.get("x", 0)), float(node.get("y", 0)), node.get("text-anchor", ""))
         for node in ElementTree.fromstring(svg).iter("text")
@@ -63,7 +63,7 @@ def test_nothing_is_loaded_or_styled_and_the_same_plot_is_the_same_text(kind: st
     # Every colour is a variable of the page: light or dark.
     colours = {value for name, value in values if name in ("fill", "stroke")}
     assert all(colour == "none" or colour.startswith("var(--") for colour in colours)
-    # Ids are of what is referred to alone, and no other plot of a page has them.
+    # Only referenced elements have ids, which are unique among all plots of a page.
     ids = [value for name, value in values if name == "id"]
     assert len({*ids}) == len(ids)
     assert all(f"#{key}" in svg for key in ids)
@@ -90,7 +90,7 @@ def test_a_significant_dot_is_filled_and_one_that_is_not_is_hollow() -> None:
     bars = {"a": Bar(0.1, 0.0, 0.2, True), "b": Bar(0.1, 0.0, 0.2, False)}
     svg = interval_plot({"en": bars}, ["base", "a", "b"], "m", zero=True)
     dots = re.findall(r'<use [^>]*fill="(var\(--\w+\))" stroke="(var\(--\w+\))"', svg)
-    # Colours by place among all systems.
+    # Colours depend on the position among all systems.
     assert dots == [("var(--c1)", "var(--c1)"), ("var(--paper)", "var(--c2)")]
 
 

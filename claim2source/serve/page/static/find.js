@@ -1,4 +1,4 @@
-// The page works without this: it adds progress, copying, a history that stays in the browser, and
+// The page works without this script, which adds progress, copying, a history in the browser, and
 // tables of posts.
 "use strict";
 const form = document.getElementById("ask"), post = document.getElementById("post");
@@ -41,7 +41,7 @@ function showCopyButtons() {
   for (const button of answer.querySelectorAll(".copy, .copy-link")) button.hidden = false;
 }
 
-// What is being done, and for how long: a re-ranker or a language model takes its time.
+// The current part of the work and its time, because re-rankers and language models are slow.
 function showProgress() {
   const start = Date.now();
   let part = "waiting";
@@ -74,7 +74,7 @@ function filters() {
   return values;
 }
 
-// Yield the parsed lines of a response. Throws what it says if it is refused.
+// Yield the parsed lines of a response. Throws its error if it was refused.
 async function* lines(response) {
   if (!response.ok) {
     const problem = await response.json();
@@ -125,7 +125,7 @@ async function ask() {
       if (line.html) showAnswer(line.html);
       done = done || Boolean(line.error || line.html);
     }
-    if (!done) throw new Error(t("The server stopped before it had answered; try again."));
+    if (!done) throw new Error(t("The server stopped before it answered; try again."));
   } catch (error) {
     if (request === mine) showProblem(answer, reasonText(error));
   } finally {
@@ -158,7 +158,7 @@ async function askTable(chosen) {
     const response = await fetch(address, { method: "POST", headers, body: chosen, signal: mine.signal });
     for await (const line of lines(response)) shown.add(line);
   } catch (error) {
-    if (stop !== mine) return; // another file has taken its place
+    if (stop !== mine) return; // another file has replaced it
     if (mine.signal.aborted) shown.problem(t("Stopped."));
     else shown.problem(reasonText(error));
   }
@@ -294,7 +294,7 @@ function remember(text) {
   const posts = [text, ...readHistory().filter((one) => one !== text)].slice(0, MOST);
   try {
     localStorage.setItem(KEY, JSON.stringify(posts));
-  } catch {} // a browser may keep nothing
+  } catch {} // a browser may refuse to store data
   showHistory();
 }
 
@@ -310,14 +310,14 @@ function showHistory() {
   }));
 }
 
-// Copying: a button says for a moment that it has done so.
+// Copying: the button confirms it for a moment.
 async function copy(text, button, fallback) {
   const name = button.textContent;
   try {
     await navigator.clipboard.writeText(text);
     button.textContent = t("Copied");
     setTimeout(() => { button.textContent = name; }, 2000);
-  } catch { // not allowed here: select it, so that a key press copies it
+  } catch { // not allowed: select it, so that a key press copies it
     getSelection().selectAllChildren(fallback());
   }
 }
@@ -338,7 +338,7 @@ function copyLink(button) {
   });
 }
 
-// Another language is another page: what was typed and found is taken along, not in its address.
+// Another language is another page: the post and its answer are kept, but not in the URL.
 function keepDraft() {
   const draft = { ...filters(), post: post.value, found: answer.querySelector(".best") !== null };
   try {

@@ -1,4 +1,4 @@
-// Buttons by which a reader says which paper a post means, or that it is none of these.
+// Buttons to mark which paper a post means, or that it is none of these.
 "use strict";
 (() => {
   const place = document.getElementById("answer"), date = document.querySelector("#ask [name=date]");
