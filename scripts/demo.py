@@ -160,6 +160,8 @@ def main() -> int:
     if sys.version_info < (3, 11):  # noqa: UP036  any Python may start this
         say("error: the demo needs Python 3.11 or newer; name one: make demo PYTHON=python3.12")
         return 2
+    # The end of a reader, such as `head`, ends the demo too.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     steps = demo_steps()
     for line in plan_lines(steps):
         say(line)

@@ -228,7 +228,8 @@ def shipped(path: Path, program: str) -> Path:
     names = [f"configs/{file.relative_to(CONFIGS).as_posix()}" for file in files]
     reason = "no such file or directory"
     if names:
-        reason += f"; these ship with claim2source: {', '.join(names)}"
+        near = did_you_mean(path.stem, [file.stem for file in files])
+        reason += f"; {near}these ship with claim2source: {', '.join(names)}"
     raise InputError(path, reason=reason)
 
 

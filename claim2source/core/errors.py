@@ -7,6 +7,7 @@ import errno
 import io
 import logging
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -25,9 +26,12 @@ from claim2source.core.terminal import printable, printable_line, shortened
 EXIT_CODE = 2
 UNFORESEEN = 1
 MOST_SHOWN = 20
+# Letters of a value that may be a mistyped one.
+LONGEST_GUESSED = 100
 _WAITED = 10.0  # seconds, within which a launcher ends the processes beside one that failed
 # Errors of writing that the user can correct though they name no file.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_STDOUT = "standard output"
 _SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 
@@ -120,7 +124,10 @@ class ConfigError(UserError, ValueError):
         self.value = value
         self.allowed = allowed
         missing = value is None or value == [] or value == ()
-        issue = "is missing; wanted" if missing else f"{value_text(value)} is not allowed; allowed"
+        issue = "is missing; wanted"
+        if not missing:
+            near = did_you_mean_value(value, allowed)
+            issue = f"{value_text(value)} is not allowed; {near}allowed"
         self.reason = reason or f"{issue}: {allowed}"
         super().__init__(f"config: {key}: {self.reason}")
 
@@ -151,6 +158,19 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     if not near:
         return ""
     return f"did you mean {' or '.join(near)}? "
+
+
+def did_you_mean_value(value: object, allowed: str) -> str:
+    """Suggest the allowed value that is nearest to a mistyped one, as `did_you_mean` does.
+
+    `allowed` lists values, such as "cpu, cuda or null", perhaps after "there are: "; parts of
+    several words are descriptions.
+    """
+    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_GUESSED:
+        return ""
+    allowed = allowed.rpartition("there are: ")[2]
+    values = [word for word in re.split(r",? or |, ", allowed) if word and " " not in word]
+    return did_you_mean(value, values)
 
 
 def _nearest_keys(wanted: str, keys: Sequence[str]) -> list[str]:
@@ -279,9 +299,10 @@ def run_program(
 ) -> NoReturn:
     """Run a program's `main` and exit: with 0, or with another code and one line a problem.
 
-    2: what the user can correct, a full disk and a closed pipe included. 130 and 143: SIGINT and
-    SIGTERM, after temporary files are removed. 1: a mistake of ours; its trace is in a file that
-    the line names, without the values of keys and tokens.
+    2: what the user can correct, a full disk included. 130 and 143: SIGINT and SIGTERM, after
+    temporary files are removed. 141, without a line: the reader of a pipe has gone, as `head`
+    does. 1: a mistake of ours; its trace is in a file that the line names, without the values
+    of keys and tokens.
     """
     _open_streams()
     quiet_libraries()
@@ -319,6 +340,8 @@ def _exit_code(main: Callable[[Sequence[str] | None], Any], argv: Sequence[str] 
             _complain(str(error))
         return error.code
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and error.filename == _STDOUT:
+            return 128 + signal.SIGPIPE
         # The user can correct a file that cannot be read or written, but not other causes.
         file = error.filename2 or error.filename
         if error.strerror is None or file is None and error.errno not in FULL:
@@ -362,7 +385,7 @@ class _Output(io.TextIOWrapper):
         try:
             yield
         except OSError as error:
-            error.filename = "standard output"
+            error.filename = _STDOUT
             raise
 
 

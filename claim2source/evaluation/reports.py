@@ -16,7 +16,7 @@ from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import real_path
 from claim2source.core.folders import EVALUATION
 from claim2source.core.languages import primary_language
-from claim2source.core.program import program_command
+from claim2source.core.program import next_command
 from claim2source.core.records import Dataset
 from claim2source.core.report import FILE as REPORT_FILE
 from claim2source.core.report import Report, SystemReport
@@ -247,7 +247,7 @@ def _evaluation_command(folder: Path, report: Report) -> str:
     """Write the command that evaluates what a training, or an export, left in its folder."""
     run = shlex.quote(str(folder))
     data = f"--dataset {shlex.quote(report.dataset)} --split {shlex.quote(report.split)}"
-    program = program_command("eval/evaluate.py")
+    program = next_command("eval/evaluate.py")
     settings = {} if report.training is None else report.training.settings
     if "first" in settings:  # a re-ranker's, which is a stage of a system
         model = settings.get("model")
