@@ -172,7 +172,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = with_positionals(FindConfig, sys.argv[1:] if argv is None else argv, ("post",))
     words = with_index(words)
     config = read_config(
-        FindConfig, words, program="eval/find.py", description=__doc__, common=COMMON
+        FindConfig,
+        words,
+        program="eval/find.py",
+        description=__doc__,
+        common=COMMON,
+        positionals=("post",),
     )
     find(config)
 

@@ -85,9 +85,19 @@ def test_mistyped_names_of_data_sets_splits_and_configs_suggest(
         with pytest.raises(UserError) as error:
             load(name, split)
         assert f"did you mean {near}?" in str(error.value)
+    for words, near in (
+        (["finetune", "--config", "configs/finetune/miniml.yaml"], "minilm"),
+        (["find", "a post", "--lang", "en", "--index", "climaet"], "climate"),
+    ):
+        with pytest.raises(UserError) as error:
+            main(words)
+        assert f"did you mean {near}?" in str(error.value)
+
+
+def test_a_wrong_metric_of_a_report_names_its_own_key(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
-        main(["finetune", "--config", "configs/finetune/miniml.yaml"])
-    assert "did you mean minilm?" in str(error.value)
+        main(["report", "--reports", str(tmp_path), "--metric", "mmr@5"])
+    assert "config: metric: 'mmr@5' " in str(error.value)
 
 
 @pytest.mark.parametrize(

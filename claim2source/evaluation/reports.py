@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 from claim2source.core.config import Between, Repeats, Seed, Settings, flag, list_field, require
-from claim2source.core.errors import InputError, UserError
+from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import real_path
 from claim2source.core.folders import EVALUATION
 from claim2source.core.languages import primary_language
@@ -82,7 +82,10 @@ class ReportConfig(Settings):
         require(good, "tables", self.tables, "none without --published")
         good = self.wandb == "off" or self.html is not None
         require(good, "wandb", self.wandb, "off without --html: the page's tables are logged")
-        cutoff(self.metric)
+        try:
+            cutoff(self.metric)
+        except ConfigError as error:
+            raise ConfigError("metric", error.value, error.allowed) from None
 
 
 @dataclass(frozen=True)
