@@ -19,7 +19,9 @@ RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheel .
 FROM python:3.11-slim
 ARG DEVICE=cpu
 ARG EXTRAS=demo,index,serve,llm
-# Triton compiles kernels on the GPU machine and needs a C compiler for it.
+# Triton compiles kernels on the GPU machine and needs a C compiler for it. Debian has only the
+# newest version of a package, so none is named.
+# hadolint ignore=DL3008
 RUN case "$DEVICE" in \
       cpu) ;; \
       gpu) apt-get update \

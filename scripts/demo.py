@@ -37,6 +37,8 @@ NEXT = (
 )
 # A machine may be this many times faster or slower than the one that the seconds are of.
 FASTEST, SLOWEST = 0.1, 30.0
+# Seconds between two lines about a step that prints nothing.
+PATIENCE = 30.0
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Step:
     detail: str
     seconds: int
     command: tuple[str, ...]
-    # The time of a download says nothing about the steps that compute.
+    # Whether it computes and shows its progress. The time of a download says nothing about those.
     computes: bool = True
     # A folder of an earlier demo that is removed first.
     replaces: str = ""
@@ -122,18 +124,26 @@ def say(line: str = "") -> None:
 
 def run_steps(
     steps: Sequence[Step],
-    run: Callable[[Sequence[str]], int],
+    run: Callable[[Sequence[str], Callable[[], None] | None], int],
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Run the steps, each after a line with the time left; return the first exit code but 0."""
+    """Run the steps, each after a line with the time left; return the first exit code but 0.
+
+    `run` gets a function that says how much time is left, if the step shows no progress itself.
+    """
     took: dict[str, float] = {}
     for number, step in enumerate(steps, 1):
-        left = duration(time_left(steps, took))
-        say(f"\n[{number}/{len(steps)}] {step.name}: {step.detail}; about {left} left in all")
+        title = f"[{number}/{len(steps)}] {step.name}"
+        left = time_left(steps, took)
         started = clock()
+        say(f"\n{title}: {step.detail}; about {duration(left)} left in all")
+
+        def tell(title: str = title, ends: float = started + left) -> None:
+            say(f"{title}: about {duration(max(ends - clock(), PATIENCE))} left in all")
+
         if step.replaces:
             shutil.rmtree(ROOT / step.replaces, ignore_errors=True)
-        code = run(step.command)
+        code = run(step.command, None if step.computes else tell)
         if code:
             say(f"error: step {number}, {step.name!r}, ended with exit code {code}: see above")
             return code
@@ -141,13 +151,21 @@ def run_steps(
     return 0
 
 
-def run_command(words: Sequence[str]) -> int:
-    """Run a command with .venv first on the path; return its exit code."""
+def run_command(words: Sequence[str], tell: Callable[[], None] | None = None) -> int:
+    """Run a command with .venv first on the path; return its exit code.
+
+    `tell` is called every `PATIENCE` seconds.
+    """
     path = f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"
     process = None
     try:
         process = subprocess.Popen(words, cwd=ROOT, env={**os.environ, "PATH": path})
-        return process.wait()
+        while True:
+            try:
+                return process.wait(None if tell is None else PATIENCE)
+            except subprocess.TimeoutExpired:
+                assert tell is not None
+                tell()
     except KeyboardInterrupt:
         # The terminal has interrupted the command too, which cleans up.
         if process is not None:
@@ -155,11 +173,20 @@ def run_command(words: Sequence[str]) -> int:
         return 128 + signal.SIGINT
 
 
-def main() -> int:
+def main() -> None:
     """Say what will be done, do it, and name three commands that come next."""
+    words = sys.argv[1:]
+    if words and words[0] in ("-h", "--help"):
+        say(f"usage: make demo\n\n{__doc__}")
+        for line in plan_lines(demo_steps()):
+            say(line)
+        sys.exit(0)
+    if words:
+        say(f"error: {words[0]}: is not an option; the demo has none")
+        sys.exit(2)
     if sys.version_info < (3, 11):  # noqa: UP036  any Python may start this
         say("error: the demo needs Python 3.11 or newer; name one: make demo PYTHON=python3.12")
-        return 2
+        sys.exit(2)
     # The end of a reader, such as `head`, ends the demo too.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     steps = demo_steps()
@@ -167,12 +194,11 @@ def main() -> int:
         say(line)
     code = run_steps(steps, run_command)
     if code:
-        return code
+        sys.exit(code)
     say("\nnext, after `source .venv/bin/activate`:")
-    for words in NEXT:
-        say(f"  {shlex.join(words)}")
-    return 0
+    for command in NEXT:
+        say(f"  {shlex.join(command)}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -29,7 +29,14 @@ NEEDED = {
     "translate": {"dataset": "--dataset data"},
 }
 # A rule about two keys refuses one of them alone, and names the other.
-ABOUT_TWO = ("none with", "with mixed", "have --weights", "llm.temperature")
+ABOUT_TWO = (
+    "none with",
+    "with mixed",
+    "of mixed",
+    "has no settings",
+    "have --weights",
+    "llm.temperature",
+)
 
 
 def explained(program: str, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -53,8 +53,10 @@ def run_with(codes: Sequence[int], seconds: float, output: list[str]) -> tuple[i
     now = 0.0
     commands = []
 
-    def run(words: Sequence[str]) -> int:
+    def run(words: Sequence[str], tell: Callable[[], None] | None) -> int:
         nonlocal now
+        if tell is not None:
+            tell()
         now += seconds
         commands.append(words)
         return codes[len(commands) - 1]
@@ -69,7 +71,9 @@ def test_every_step_is_a_line_with_the_time_left() -> None:
     output: list[str] = []
     assert run_with([0] * 5, 500.0, output) == (0, 5)
     # The index of an earlier demo has vectors of another checkpoint.
-    assert output.pop(4) == "demo_index" and len(output) == 5
+    assert output.pop(5) == "demo_index" and len(output) == 6
+    # The installation prints nothing itself: it is said again how much time is left.
+    assert output.pop(1).startswith("[1/5] ")
     left = [line.rpartition("; about ")[2] for line in output]
     steps = demo.demo_steps()
     planned = [step.seconds for step in steps]
@@ -90,6 +94,25 @@ def test_the_next_commands_are_subcommands_on_what_the_demo_wrote() -> None:
     for program, subcommand, *words in demo.NEXT:
         assert program == "claim2source" and subcommand in PROGRAMS
         assert any(word.startswith(demo.RUN) for word in words)
+
+
+def test_a_step_that_prints_nothing_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "PATIENCE", 0.1)
+    told: list[int] = []
+    assert demo.run_command(["sleep", "1"], lambda: told.append(1)) == 0
+    assert told
+
+
+def test_an_argument_starts_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "run_steps", pytest.fail)
+    for word, code in (("--help", 0), ("--epochs", 2)):
+        monkeypatch.setattr(sys, "argv", ["scripts/demo.py", word])
+        with pytest.raises(SystemExit) as ended:
+            demo.main()
+        assert ended.value.code == code
+    assert "--epochs" in capsys.readouterr().out
 
 
 def test_ctrl_c_ends_the_demo_after_its_command() -> None:
