@@ -207,7 +207,7 @@ REFUSED = {
     "confg: a\n": "1: confg: no such key; allowed: group",
     "group:\n  deep:\n    nam: x\n": "3: group.deep.nam: no such key; did you mean group.deep.name? allowed: name",
     "group:\n  steps: 2.5\n": "2: group.steps: 2.5 is not allowed; allowed: a whole number",
-    "group:\n  mode: fp16\n": "2: group.mode: 'fp16' is not allowed; allowed: fp32, bf16",
+    "group:\n  mode: fp16\n": "2: group.mode: 'fp16' is not allowed; did you mean bf16? allowed: fp32, bf16",
     "group:\n  steps: 4\n  steps: 5\n": "3: steps: is set twice",
     "- a\n": "1: must be `key: value` lines",
     "group: {\n\n": "3: not YAML: ",
