@@ -151,7 +151,7 @@ WRONG: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "a text": (lambda: {"papers": "p.csv"}, "papers: is a str; wanted: a pandas frame, .*"),
     "a renamed column": (
         lambda: {"columns": {"twet": "text"}},
-        r"config: columns: 'twet' is not allowed; allowed: a column of a table; there are: .*",
+        r"config: columns: 'twet' is not allowed; did you mean text\? allowed: a column of a table; there are: .*",
     ),
     "a column twice": (
         lambda: {"papers": pd.concat([PAPERS, PAPERS[["title"]]], axis=1)},

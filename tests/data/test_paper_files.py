@@ -94,9 +94,13 @@ def test_tables_with_a_map_of_columns(tmp_path: Path) -> None:
     columns = {"id": "pmid", "title": "name", "authors": "who"}
     csv = write(tmp_path / "papers.csv.gz", "\ufeff" + rows)
     assert list(PaperFiles.of(str(csv), columns)) == expected
-    with pytest.raises(InputError, match=r"title: no column 'nam'; did you mean name\? there are: pmid, name"):
+    with pytest.raises(
+        InputError, match=r"title: no column 'nam'; did you mean name\? there are: pmid, name"
+    ):
         list(PaperFiles.of(str(csv), {**columns, "title": "nam"}))
-    with pytest.raises(ConfigError, match="columns: 'titel' is not allowed; allowed: FIELD=COLUMN"):
+    with pytest.raises(
+        ConfigError, match=r"columns: 'titel' is not allowed; did you mean title\? allowed: FIELD"
+    ):
         PaperFiles.of(str(csv), {"titel": "name"})
 
 

@@ -47,7 +47,11 @@ def change(tmp_path, *keys, to):
     [
         (["format"], 2, "format: this version reads format 1"),
         (["base"], KeyError, "base: is missing"),
-        (["weights", "kind"], "qlora", "weights.kind: 'qlora' is not allowed; did you mean lora? allowed: base, lora"),
+        (
+            ["weights", "kind"],
+            "qlora",
+            "weights.kind: 'qlora' is not allowed; did you mean lora? allowed: base, lora",
+        ),
         (["encoder", "template", "instruction"], "x", "encoder.template.instruction: no such"),
         (["epoch"], "2", "epoch: '2' is not allowed; allowed: a valid integer"),
     ],
