@@ -15,17 +15,9 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet -e ".[cpu,demo,dev]"
 	touch $(STAMP)
 
-demo: install
-	$(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no \
-		--dynamo_backend no train/finetune.py --config configs/finetune/demo.yaml --overwrite
-	$(BIN)/python eval/evaluate.py --checkpoint checkpoints/demo --dataset demo --split test \
-		--no_tests --out checkpoints/demo/evaluation
-	rm -rf checkpoints/demo_index
-	$(BIN)/python eval/index.py demo --model checkpoints/demo --out checkpoints/demo_index \
-		--no_sentences
-	$(BIN)/python eval/find.py \
-		"Ratten erschnüffeln Tuberkulose im Gefängnis in Mosambik, besser als das Mikroskop" \
-		--index checkpoints/demo_index --k 3
+# Says first what it does and how long that takes; its first step is `make install`.
+demo:
+	@$(PYTHON) scripts/demo.py
 
 test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not llm" -n 2 --dist loadfile

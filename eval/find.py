@@ -28,7 +28,7 @@ from claim2source.core.errors import run_program
 from claim2source.core.files import content_hash, file_hash, refuse_input, require_writable
 from claim2source.core.languages import primary_language
 from claim2source.core.positionals import with_positionals
-from claim2source.core.program import program_command
+from claim2source.core.program import next_command
 from claim2source.core.progress import Progress
 from claim2source.core.terminal import printable_line, say
 from claim2source.data.fetch import Fetcher, posts_from
@@ -171,7 +171,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = with_positionals(FindConfig, sys.argv[1:] if argv is None else argv, ("post",))
     words = with_index(words)
     config = read_config(
-        FindConfig, words, program="eval/find.py", description=__doc__, common=COMMON
+        FindConfig,
+        words,
+        program="eval/find.py",
+        description=__doc__,
+        common=COMMON,
+        positionals=("post",),
     )
     find(config)
 
@@ -232,7 +237,7 @@ def next_mark(file: MarksFile, location: str) -> str:
     if marks.missing:
         return f"{marks}; `index` needs {marks.missing} more to fit abstention"
     words = ("--claims", str(marks.path), "--out", location)
-    return f"{marks}; next: {program_command('eval/index.py')} {shlex.join(words)}"
+    return f"{marks}; next: {next_command('eval/index.py')} {shlex.join(words)}"
 
 
 def open_asked(config: FindConfig) -> Engine:

@@ -35,7 +35,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Index the papers, and print the index's contents."""
     words = index_words(sys.argv[1:] if argv is None else argv)
     config = read_config(
-        IndexProgramConfig, words, program=PROGRAM, description=__doc__, common=COMMON
+        IndexProgramConfig,
+        words,
+        program=PROGRAM,
+        description=__doc__,
+        common=COMMON,
+        positionals=("source",),
     )
     write_index(config)
 

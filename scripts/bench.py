@@ -20,7 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from claim2source.core.config import as_plain, read_config
-from claim2source.core.errors import UserError, run_program
+from claim2source.core.errors import UserError, did_you_mean, run_program
 
 CASES = (
     "bm25 mining training encode architectures chunks rerank cascade statistics find lexical gpu"
@@ -34,7 +34,8 @@ def read_options(argv: Sequence[str] | None) -> tuple[Any, Any]:
         print(f"{__doc__}\nCASE is one of: {', '.join(CASES)}")
         sys.exit(0)
     if case not in CASES:
-        raise UserError(f"{case!r} is not a case; allowed: {', '.join(CASES)}")
+        near = did_you_mean(case, CASES)
+        raise UserError(f"{case!r} is not a case; {near}allowed: {', '.join(CASES)}")
     module = import_module(f"scripts.benches.{case}")
     program = f"scripts/bench.py {case}"
     return module, read_config(module.Config, words, program=program, description=module.__doc__)

@@ -81,7 +81,13 @@ class UnpackConfig(Settings):
 def main(argv: Sequence[str] | None = None) -> None:
     """Unpack the model."""
     words = with_positionals(UnpackConfig, sys.argv[1:] if argv is None else argv, ("source",))
-    config = read_config(UnpackConfig, words, program=PROGRAM, description=__doc__ or "")
+    config = read_config(
+        UnpackConfig,
+        words,
+        program=PROGRAM,
+        description=__doc__ or "",
+        positionals=("source",),
+    )
     if config.out.exists():
         raise ConfigError("out", str(config.out), "a folder that does not exist yet")
     if config.source.is_dir():

@@ -51,6 +51,18 @@ def test_a_program_names_itself_as_it_was_started(
     assert process.stdout.startswith(f"usage: {command} [--config FILE"), process.stderr
 
 
+@pytest.mark.parametrize(
+    ("program", "word"), [("find", "POST"), ("index", "SOURCE"), ("prepare", "TASK")]
+)
+def test_usage_names_the_words_without_a_flag(
+    program: str, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([program, "--help"])
+    usage = capsys.readouterr().out.partition("\n")[0]
+    assert f" [{word}] [--config FILE" in usage
+
+
 FILES = sorted(
     path.relative_to(REPOSITORY).as_posix()
     for folder in ("train", "eval", "scripts")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,12 +18,14 @@ from claim2source.find.index import index_words
 from claim2source.llm.config import LLMConfig
 from claim2source.systems.read import SystemEntry, Systems, read_entries, read_systems
 from scripts.bench import read_options as read_bench
+from scripts.demo import NEXT, demo_steps
 from tests.shared_data import REPOSITORY
 from tests.test_configs import commands, load_program, parsed, read_prepare
 
 GUIDES = ["quick_start", "find", "data", "train", "evaluate", "rerank", "llm", "reproduce"]
 PAGES = [
     "README.md",
+    "SKILL.md",
     "configs/checkthat2026/README.md",
     "BENCHMARKS.md",
     *(
@@ -172,13 +173,12 @@ def test_every_command_in_a_configs_remarks_is_one_its_program_takes(
 
 def test_the_demos_commands_are_what_their_programs_take(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(REPOSITORY)
-    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
-    target = makefile.partition("\ndemo:")[2].partition("\n\n")[0]
     programs = []
-    for line in target.splitlines():
-        words = shlex.split(line)
-        for i, word in enumerate(words):
+    for step in demo_steps():
+        for position, word in enumerate(step.command):
             if word.endswith(".py"):
                 programs.append(word)
-                read(word, words[i + 1 :])
+                read(word, step.command[position + 1 :])
+    for _, subcommand, *words in NEXT:
+        read(file_of(f"claim2source {subcommand}"), words)
     assert programs[0] == "train/finetune.py" and programs[-1] == "eval/find.py"

@@ -238,7 +238,7 @@ def test_programs_of_the_wheel_run_away_from_the_checkout(
     assert checkpoint == "chosen checkpoint: my run/checkpoints/epoch-1"
     # The two commands, unchanged.
     for line, words in ((evaluate, "evaluate --checkpoint"), (export, "merge --checkpoints")):
-        assert line.startswith(f"  python -m claim2source {words} 'my run' ")
+        assert line.startswith(f"  claim2source {words} 'my run' ")
         installed.run(shlex.split(line), tmp_path)
     assert (tmp_path / "my run" / "evaluation" / "report.json").is_file()
     assert (tmp_path / "my run-merged" / "model.safetensors").is_file()

@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from annotated_types import Interval
 
 from claim2source.core.errors import ConfigError, InputError, UserError, did_you_mean, report_once
+from claim2source.core.examples import key_example
 from claim2source.core.help import WIDTH, help_text, wanted_help
 from claim2source.core.parts import flag_path, parts_kind
 from claim2source.core.yaml_files import (
@@ -139,6 +140,7 @@ def read_config(
     program: str,
     description: str | None,
     common: Sequence[str] = (),
+    positionals: Sequence[str] = (),
 ) -> Config:
     """Read `argv` and the YAML files it names into an instance of the dataclass `kind`.
 
@@ -151,7 +153,8 @@ def read_config(
     options = config_options(kind)
     if (wanted := wanted_help(words)) is not None:
         keys = {key: _key_lines(key, option) for key, option in options.items() if option.is_flag}
-        print(help_text(program, description or "", keys, common, wanted))
+        examples = _examples(program, options, positionals)
+        print(help_text(program, description or "", keys, common, wanted, examples, positionals))
         sys.exit(0)
     flags = _split_flags(options, words)
     prints = "print_config" in flags
@@ -228,7 +231,8 @@ def shipped(path: Path, program: str) -> Path:
     names = [f"configs/{file.relative_to(CONFIGS).as_posix()}" for file in files]
     reason = "no such file or directory"
     if names:
-        reason += f"; these ship with claim2source: {', '.join(names)}"
+        near = did_you_mean(path.stem, [file.stem for file in files])
+        reason += f"; {near}these ship with claim2source: {', '.join(names)}"
     raise InputError(path, reason=reason)
 
 
@@ -398,6 +402,19 @@ def _key_lines(key: str, option: Option) -> list[str]:
     gap = " " * 6
     lines = textwrap.wrap(usage, WIDTH, subsequent_indent=" " * 8)
     return lines + textwrap.wrap(text, WIDTH, initial_indent=gap, subsequent_indent=gap)
+
+
+def _examples(
+    program: str, options: Mapping[str, Option], positionals: Sequence[str]
+) -> dict[str, str]:
+    """Write an example of every key that has one; of a positional word without the flag."""
+    examples: dict[str, str] = {}
+    for key, option in options.items():
+        example = key_example(program, key, option.hint, option.default)
+        if example is not None:
+            is_word = key in positionals
+            examples[key] = example.removeprefix(f"--{key} ") if is_word else example
+    return examples
 
 
 def _read_flag(options: Mapping[str, Option], key: str, words: list[str]) -> YamlMapping:

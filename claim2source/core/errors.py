@@ -7,6 +7,7 @@ import errno
 import io
 import logging
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -28,6 +29,7 @@ MOST_SHOWN = 20
 _WAITED = 10.0  # seconds within which a launcher ends the other processes after one failed
 # Errors of writing that the user can correct although they name no file.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_STDOUT = "standard output"
 _SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 
@@ -120,7 +122,10 @@ class ConfigError(UserError, ValueError):
         self.value = value
         self.allowed = allowed
         missing = value is None or value == [] or value == ()
-        issue = "is missing; wanted" if missing else f"{value_text(value)} is not allowed; allowed"
+        issue = "is missing; wanted"
+        if not missing:
+            near = did_you_mean_value(value, allowed)
+            issue = f"{value_text(value)} is not allowed; {near}allowed"
         self.reason = reason or f"{issue}: {allowed}"
         super().__init__(f"config: {key}: {self.reason}")
 
@@ -151,6 +156,19 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     if not near:
         return ""
     return f"did you mean {' or '.join(near)}? "
+
+
+def did_you_mean_value(value: object, allowed: str) -> str:
+    """Suggest the allowed value that is nearest to a mistyped one, as `did_you_mean` does.
+
+    `allowed` lists values, such as "cpu, cuda or null", perhaps after "there are: "; parts of
+    several words are descriptions.
+    """
+    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_GUESSED:
+        return ""
+    allowed = allowed.rpartition("there are: ")[2]
+    values = [word for word in re.split(r",? or |, ", allowed) if word and " " not in word]
+    return did_you_mean(value, values)
 
 
 def _nearest_keys(wanted: str, keys: Sequence[str]) -> list[str]:
@@ -362,7 +380,7 @@ class _Output(io.TextIOWrapper):
         try:
             yield
         except OSError as error:
-            error.filename = "standard output"
+            error.filename = _STDOUT
             raise
 
 

@@ -31,6 +31,8 @@ def help_text(
     keys: Mapping[str, Sequence[str]],
     first: Sequence[str],
     wanted: str,
+    examples: Mapping[str, str],
+    positionals: Sequence[str] = (),
 ) -> str:
     """Write the help of a program: its `first` keys and the names of the others, by group.
 
@@ -39,7 +41,8 @@ def help_text(
     `UserError` for an unknown group.
     """
     command = program_command(program)
-    lines = [f"usage: {command} [--config FILE ..] [--print_config] [--key value ..]", ""]
+    words = "".join(f" [{name.upper()}]" for name in positionals)
+    lines = [f"usage: {command}{words} [--config FILE ..] [--print_config] [--key value ..]", ""]
     lines += [about.strip().replace(f"python {program}", command), ""]
     groups = _groups(keys)
     explained = list(keys)
@@ -55,6 +58,8 @@ def help_text(
         lines.append(f"The {len(first)} keys that people need first:")
     for key in explained:
         lines += keys[key]
+        if wanted == "" and key in examples:
+            lines.append(f"      Example: {examples[key]}")
     if first and wanted == "":
         lines += ["", f"All keys by group; {_FLAG}=GROUP explains one, {_FLAG}={ALL} every key:"]
         for group, own in groups.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -13,15 +14,28 @@ PACKAGE = "claim2source"
 def program_command(program: str) -> str:
     """Return the command that starts `program`, a file of the repository, from the same folder."""
     started = Path(sys.argv[0])
-    name = Path(program).stem.replace("_", "-")
     if _started_by_module():
-        return f"python -m {PACKAGE} {name}"
+        return f"python -m {PACKAGE} {_subcommand(program)}"
     if started.stem == PACKAGE:
-        return f"{PACKAGE} {name}"
+        return f"{PACKAGE} {_subcommand(program)}"
     file = Path(os.path.abspath(started)).parents[1] / program
     if not file.is_file():
         return f"python {program}"
     return f"python {shlex.quote(str(file if started.is_absolute() else os.path.relpath(file)))}"
+
+
+def next_command(program: str) -> str:
+    """Return the command of `program` as the README has it: a subcommand of `claim2source`.
+
+    If `claim2source` is not on the path, the command is that of `program_command`, which works.
+    """
+    if shutil.which(PACKAGE) is None:
+        return program_command(program)
+    return f"{PACKAGE} {_subcommand(program)}"
+
+
+def _subcommand(program: str) -> str:
+    return Path(program).stem.replace("_", "-")
 
 
 def _started_by_module() -> bool:

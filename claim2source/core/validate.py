@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from claim2source.core.errors import ConfigError, InputError
+from claim2source.core.errors import ConfigError, InputError, did_you_mean_value
 from claim2source.core.files import file_error
 
 if TYPE_CHECKING:
@@ -130,4 +130,5 @@ def _reason(error: ErrorDetails) -> str:
     allowed = error["msg"].removeprefix("Input should be ")
     if error["type"] == "literal_error":
         allowed = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
-    return f"{reprlib.repr(error['input'])} is not allowed; allowed: {allowed}"
+    near = did_you_mean_value(error["input"], allowed)
+    return f"{reprlib.repr(error['input'])} is not allowed; {near}allowed: {allowed}"

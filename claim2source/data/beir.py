@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.errors import ConfigError, InputError, UserError, did_you_mean
 from claim2source.core.files import atomic_folder, file_error, folder_error
 from claim2source.core.folders import check_aside, put_aside, replaced_folder
 from claim2source.core.languages import is_language_tag
@@ -251,7 +251,7 @@ def _read_split(
     listed = ", ".join(dict.fromkeys([*usual, *sorted(splits)]))
     splits_note = f"no {QRELS}/*.tsv, and no claim names its split"
     if listed:
-        splits_note = f"splits: {listed}"
+        splits_note = f"{did_you_mean(split, splits)}splits: {listed}"
     problems.add(folder, None, "split", f"no split {split!r}; {splits_note}")
     problems.raise_if_any()
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from claim2source.core.errors import InputError
+from claim2source.core.errors import InputError, did_you_mean
 from claim2source.data.beir import CORPUS, QRELS, QUERIES
 from claim2source.data.pair_files import is_pair_file, prepared_folder
 
@@ -34,7 +34,17 @@ def dataset_folder(name: str | Path) -> Path:
     root_note = "and CLAIM2SOURCE_DATA is not set"
     if root:
         root_note = f"nor in {root} (CLAIM2SOURCE_DATA)"
-    raise InputError(folder, reason=f"{folder_note}, {root_note}")
+    near = did_you_mean(str(name), _dataset_names(root)).strip()
+    advice = f"; {near}" if near else ""
+    raise InputError(folder, reason=f"{folder_note}, {root_note}{advice}")
+
+
+def _dataset_names(root: str | None) -> list[str]:
+    """List the names of the data sets that are here and in `root`, and the demo."""
+    names = [DEMO.name]
+    for place in filter(None, (".", root)):
+        names += sorted(path.parent.name for path in Path(place).glob(f"*/{CORPUS}"))
+    return names
 
 
 def dataset_files(name: str | Path) -> list[Path]:

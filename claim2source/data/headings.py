@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from claim2source.core.errors import InputError, Problems
+from claim2source.core.errors import InputError, Problems, did_you_mean
 from claim2source.data.beir import OF_SOURCES
 from claim2source.data.text_files import heading_key
 
@@ -127,7 +127,8 @@ def table_columns(
     header_text = ", ".join(header)
     for name, column in renamed.items():
         if column not in header:
-            reason = f"no column {column!r}; there are: {header_text}"
+            near = did_you_mean(column, header)
+            reason = f"no column {column!r}; {near}there are: {header_text}"
             raise InputError(path, field=name, reason=reason)
     columns = match_columns(header, renamed)
     for column in columns.names:

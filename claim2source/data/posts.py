@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from claim2source.core.config import Settings, require
-from claim2source.core.errors import InputError, Problems
+from claim2source.core.errors import InputError, Problems, did_you_mean
 from claim2source.core.records import Claim
 from claim2source.data.jsonl import Row, json_records
 from claim2source.data.networks import Html, plain_text, unescaped
@@ -207,7 +207,8 @@ class PostFile:
         for name, known in FIELDS.items():
             column = self.columns.get(name)
             if column is not None and column not in keys:
-                reason = f"no column {column!r}; there are: {', '.join(keys)}"
+                near = did_you_mean(column, keys)
+                reason = f"no column {column!r}; {near}there are: {', '.join(keys)}"
                 raise InputError(self.path, field=name, reason=reason)
             exact = name if name in keys else None
             first = next((normalised[key] for key in known if key in normalised), None)

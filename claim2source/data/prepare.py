@@ -291,7 +291,14 @@ def _join(parts: Sequence[Dataset], sources: tuple[Source, ...]) -> Dataset:
 
 def read_options(argv: Sequence[str] | None) -> PrepareConfig:
     words = with_positionals(PrepareConfig, sys.argv[1:] if argv is None else argv, ("task",))
-    return read_config(PrepareConfig, words, program=PROGRAM, description=__doc__, common=COMMON)
+    return read_config(
+        PrepareConfig,
+        words,
+        program=PROGRAM,
+        description=__doc__,
+        common=COMMON,
+        positionals=("task",),
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -14,11 +14,11 @@ from typing import Annotated
 import numpy as np
 
 from claim2source.core.config import Between, Repeats, Seed, Settings, flag, list_field, require
-from claim2source.core.errors import InputError, UserError
+from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.files import real_path
 from claim2source.core.folders import EVALUATION
 from claim2source.core.languages import primary_language
-from claim2source.core.program import program_command
+from claim2source.core.program import next_command
 from claim2source.core.records import Dataset
 from claim2source.core.report import FILE as REPORT_FILE
 from claim2source.core.report import Report, SystemReport
@@ -95,7 +95,10 @@ class ReportConfig(Settings):
         require(good, "tables", self.tables, "none without --published")
         good = self.wandb == "off" or self.html is not None
         require(good, "wandb", self.wandb, "off without --html: the page's tables are logged")
-        cutoff(self.metric)
+        try:
+            cutoff(self.metric)
+        except ConfigError as error:
+            raise ConfigError("metric", error.value, error.allowed) from None
 
     def _check_groups(self) -> None:
         if not self.groups:
@@ -281,7 +284,7 @@ def _evaluation_command(folder: Path, report: Report) -> str:
     """Return the command that evaluates the models in the folder of a training or an export."""
     run = shlex.quote(str(folder))
     data = f"--dataset {shlex.quote(report.dataset)} --split {shlex.quote(report.split)}"
-    program = program_command("eval/evaluate.py")
+    program = next_command("eval/evaluate.py")
     settings = {} if report.training is None else report.training.settings
     if "first" in settings:  # a re-ranker's, which is a stage of a system
         model = settings.get("model")

@@ -16,7 +16,7 @@ from claim2source.core.config import Between, flag, list_field, require
 from claim2source.core.errors import MOST_SHOWN, UserError
 from claim2source.core.files import atomic_path, require_writable
 from claim2source.core.positionals import with_positionals
-from claim2source.core.program import program_command
+from claim2source.core.program import next_command
 from claim2source.core.progress import Progress
 from claim2source.core.terminal import say
 from claim2source.data.beir import QRELS
@@ -283,7 +283,7 @@ def write_papers(
             say(fit_abstention_to(engine, config, resolved))
     finally:
         engine.close()
-    find = program_command("eval/find.py")
+    find = next_command("eval/find.py")
     say(f'next: {find} "new study: .." --index {shlex.quote(config.out)}')
 
 

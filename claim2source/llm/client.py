@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from claim2source.core.config import require
-from claim2source.core.errors import UserError
+from claim2source.core.errors import UserError, did_you_mean
 from claim2source.core.files import content_hash
 from claim2source.core.progress import Progress
 from claim2source.core.reasons import Reason
@@ -343,7 +343,9 @@ class LLM:
         if models and name not in models:
             remainder = f" and {len(models) - 10} more" if len(models) > 10 else ""
             names = ", ".join(models[:10]) + remainder
-            raise UnusableServer(f"config: llm.model: {url} has no model {name!r}; it has: {names}")
+            near = did_you_mean(name, models)
+            reason = f"{url} has no model {name!r}; {near}it has: {names}"
+            raise UnusableServer(f"config: llm.model: {reason}")
         self._is_llama_cpp = self._server.is_llama_cpp
         if self._is_llama_cpp:
             # More requests would wait in the server's queue and time out.

@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from claim2source.core.errors import InputError, UserError
+from claim2source.core.errors import InputError, UserError, did_you_mean
 from claim2source.core.files import (
     atomic_path,
     clean_leftovers,
@@ -68,7 +68,17 @@ class Folder:
         """Return the reason why there cannot be files; "" if there may be some."""
         if self.path.is_dir():
             return ""
-        return "is not a folder" if os.path.lexists(self.path) else "no such folder"
+        if os.path.lexists(self.path):
+            return "is not a folder"
+        near = did_you_mean(self.path.name, self._siblings()).strip()
+        return f"no such folder; {near}" if near else "no such folder"
+
+    def _siblings(self) -> list[str]:
+        """List the folders next to where this one should be."""
+        try:
+            return sorted(path.name for path in self.path.parent.iterdir() if path.is_dir())
+        except OSError:
+            return []
 
     def read(self, name: str) -> bytes | None:
         """Read a file; None if there is none."""

@@ -10,6 +10,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, InputRequiredResult, Tool
 from pydantic import ValidationError
 
+from claim2source.core.errors import did_you_mean
 from claim2source.core.terminal import printable_line, shortened
 from claim2source.serve.schemas import first_problem
 
@@ -45,8 +46,9 @@ class ToolServer(MCPServer):
             known = tool.input_schema["properties"]
             strange = [key for key in arguments if key not in known]
             if tool.name == name and strange:
+                near = did_you_mean(strange[0][:100], known)
                 listed = ", ".join(known)
-                raise _refusal(f"{strange[0][:100]}: is not known; allowed: {listed}")
+                raise _refusal(f"{strange[0][:100]}: is not known; {near}allowed: {listed}")
         try:
             return await super().call_tool(name, arguments, context)
         except ToolError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from claim2source.core.config import read_config, read_yaml
 from claim2source.core.errors import ConfigError, InputError
-from claim2source.core.program import program_command
+from claim2source.core.program import next_command
 from claim2source.core.terminal import say
 from claim2source.data.wandb import Tracking
 from claim2source.evaluation.html.page import html_report
@@ -121,7 +121,7 @@ def next_steps(
     merge = ["--checkpoints", run, *needs, "--out", f"{run}-merged"]
     commands = [] if evaluated else [("eval/evaluate.py", evaluate)]
     commands += [("train/merge.py", merge)] if trained else []
-    lines = [f"  {program_command(program)} {shlex.join(words)}" for program, words in commands]
+    lines = [f"  {next_command(program)} {shlex.join(words)}" for program, words in commands]
     steps = [f"evaluation: {folder}, {folder / PAGE}"] if evaluated else []
     return "\n".join(
         ["", f"chosen checkpoint: {checkpoint}", *steps, *(["next:", *lines] if lines else [])]

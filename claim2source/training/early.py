@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from claim2source.core.errors import UserError, report_once
 from claim2source.core.files import require_writable
+from claim2source.core.program import next_command
 from claim2source.data.store import Store
 from claim2source.data.wandb import Tracking, require_tracking, wandb_mode
 from claim2source.models.config import ModelConfig
@@ -146,6 +147,6 @@ def _refuse_checkpoint(name: str) -> None:
     if (folder / FILE).is_file():
         raise UserError(
             f"model.name: {name} is a checkpoint of a run; train from its export "
-            f"(python train/merge.py --checkpoints {name} --out DIR) or from its base "
+            f"({next_command('train/merge.py')} --checkpoints {name} --out DIR) or from its base "
             f"({Manifest.read(folder).base.name})"
         )

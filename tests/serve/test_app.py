@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
@@ -21,7 +21,7 @@ from claim2source.core.records import Source
 from claim2source.data.papers import Paper
 from claim2source.data.posts import Post
 from claim2source.find.answers import as_bibtex, json_rows, next_step
-from claim2source.find.finder import Finder
+from claim2source.find.finder import Finder, Verdict
 from claim2source.models import ModelConfig
 from claim2source.search.dense import Dense
 from claim2source.search.engine import open_index
@@ -376,7 +376,10 @@ def test_an_agent_finds_papers_by_the_tool(client: httpx.Client, local: Finder) 
     assert len(absent.structured_content["papers"]) == len(local.find([POST_UNTIL], 10)[0].matches)
     (tool,) = tools.tools
     assert tool.name == "find_papers" and tool.annotations.read_only_hint
-    # An agent reads it before every question.
+    # An agent reads it before every question: what the tool can and cannot do.
+    assert len(tool.description.split()) <= 100
+    for value in (*get_args(Verdict), "can ", "cannot "):
+        assert value in tool.description
     assert len(json.dumps(tool.input_schema)) < 1_200 and len(tool.model_dump_json()) < 5_500
     assert tool.input_schema["properties"].keys() == Question.model_fields.keys()
     assert tool.input_schema["additionalProperties"] is False

@@ -89,7 +89,8 @@ def test_an_agent_keeps_a_mark_by_the_tool(client: httpx.Client, file: MarksFile
 
     tools, good, bad = asyncio.run(run())
     by_name = {tool.name: tool for tool in tools.tools}
-    assert not by_name["mark_post"].annotations.read_only_hint
+    marking = by_name["mark_post"]
+    assert not marking.annotations.read_only_hint and len(marking.description.split()) <= 100
     assert not good.is_error and good.structured_content["paper"] is None
     (mark,) = file.read().marks
     assert mark.post == POST

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -295,6 +296,9 @@ CONFIG = FinetuneConfig(
 )
 
 
+MERGE = re.compile(r" (claim2source merge|\S+merge\.py) --checkpoints ")
+
+
 def commands(config: FinetuneConfig, trained: bool) -> list[list[str]]:
     text = next_steps(config, config.out / "checkpoints" / "epoch-1", trained)
     _, checkpoint, following, *lines = text.split("\n")
@@ -323,8 +327,8 @@ def test_they_are_quoted_and_repeat_what_evaluation_needs(monkeypatch: pytest.Mo
 def test_what_the_runs_end_has_done_is_named_and_not_suggested() -> None:
     folder, checkpoint = CONFIG.out / "evaluation", CONFIG.out / "checkpoints" / "epoch-1"
     text = next_steps(CONFIG, checkpoint, True, evaluated=True)
-    assert "evaluate.py" not in text and "merge.py" in text
+    assert "evaluate" not in text.partition("next:")[2] and MERGE.search(text)
     assert str(folder) in text and str(folder / "report.html") in text
     # Nothing is left to do if nothing was trained.
     assert "next:" not in next_steps(CONFIG, checkpoint, False, evaluated=True)
-    assert "merge.py" not in next_steps(CONFIG, checkpoint, False)
+    assert not MERGE.search(next_steps(CONFIG, checkpoint, False))

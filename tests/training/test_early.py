@@ -53,7 +53,10 @@ BOTH = [
         "did you mean sentence-transformers/all-MiniLM-L6-v2?",
     ),
     (["--data.dataset", "noq"], "noq: split: no claim of 'train' has a gold"),
-    (["--data.report_split", "tset"], "split: no split 'tset'; splits: train, dev, test"),
+    (
+        ["--data.report_split", "tset"],
+        "split: no split 'tset'; did you mean test? splits: train, dev, test",
+    ),
 ]
 ONE = [
     (["--after", "end.yaml"], "end.yaml:1: systemz: no such key"),
