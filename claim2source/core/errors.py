@@ -26,6 +26,8 @@ from claim2source.core.terminal import printable, printable_line, shortened
 EXIT_CODE = 2
 UNFORESEEN = 1
 MOST_SHOWN = 20
+# Letters of a value that may be a mistyped one.
+LONGEST_GUESSED = 100
 _WAITED = 10.0  # seconds within which a launcher ends the other processes after one failed
 # Errors of writing that the user can correct although they name no file.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
