@@ -294,12 +294,12 @@ def _rows(material: Material) -> Iterator[Row]:
 
 # Short lists: a processor reads 70 tokens a second.
 RANKING: Mapping[str, StageSettings] = {
-    "entities": {"rerank": "entities", "depth": 3, "sources": "title_abstract"},
+    "entities": {"rerank": "entities", "depth": 2, "sources": "title_abstract"},
     "attribution: facts and support": {"rerank": "attribution", "depth": 2},
     "select": {"verify": "select", "depth": 3},
     "select, a number": {
         "verify": "select",
-        "depth": 3,
+        "depth": 2,
         "reply": "number",
         "prompt": "verify_short",
     },
@@ -446,14 +446,14 @@ def server_process(url: str) -> Any:
     port = urlsplit(url).port
     if port is None or not is_safe(url) or urlsplit(url).scheme == "https":
         return None
-    for process in psutil.process_iter():
-        try:
-            listening = process.net_connections(kind="tcp")
-        except psutil.Error:
-            continue
-        for connection in listening:
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
-                return process
+    try:
+        connections = psutil.net_connections(kind="tcp")
+    except psutil.Error:
+        return None
+    for connection in connections:
+        is_server = connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+        if is_server and connection.pid is not None:
+            return psutil.Process(connection.pid)
     return None
 
 

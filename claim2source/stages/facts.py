@@ -16,7 +16,6 @@ from typing import Annotated, Literal, Self
 import numpy as np
 
 from claim2source.core.config import Between, Share, require
-from claim2source.core.reasons import Reason
 from claim2source.core.records import Claim, Source, nfkc
 from claim2source.core.run import Failure, Result, Run
 from claim2source.llm.config import LLMConfig
@@ -45,7 +44,6 @@ FUSIONS: Mapping[Fusion, Callable[[np.ndarray, np.ndarray, float], np.ndarray]] 
 # A small model may write a list without end.
 _MOST_FACTS, _MOST_ENTITIES = 40, 60
 _FACTS = object_schema(facts={**TEXTS, "maxItems": _MOST_FACTS})
-NO_DOCUMENT = Reason("names no document", "schema")
 # The papers' temperature of the extraction; its versions would else be the same.
 _TEMPERATURE = 0.1
 MOST_RELEVANT = 5
@@ -282,7 +280,7 @@ class Entities(VersionedScores):
         for entry, own in zip(lists, counts, strict=True):
             tasks += self._entry_tasks(prompt, entry, own)
 
-        for records, answer in self.run_tasks(tasks, answered, "entities", _names_documents):
+        for records, answer in self.run_tasks(tasks, answered, "entities"):
             matches = matched(answer.data or {}, len(records))
             for record, count in zip(records, matches, strict=True):
                 record.append(float(count))
@@ -381,14 +379,16 @@ def _labels_schema(count: int) -> dict[str, object]:
 
 
 def _entities_schema(count: int) -> dict[str, object]:
-    """Return the JSON schema of a reply with the entities of a post and of `count` documents."""
+    """Return the JSON schema of a reply with the entities of a post and of `count` documents.
+
+    A document may be there twice.
+    """
     entities = {**TEXTS, "maxItems": _MOST_ENTITIES}
-    number = {"type": "integer", "minimum": 1, "maximum": count}
     documents = {
         "type": "array",
-        "items": object_schema(document=number, entities=entities),
+        "items": object_schema(document={"type": "integer"}, entities=entities),
         "minItems": 1,
-        "maxItems": count,
+        "maxItems": 2 * count,
     }
     return object_schema(query_entities=entities, documents=documents)
 
@@ -451,8 +451,3 @@ def _text_set(texts: object) -> set[str]:
         folded = nfkc(str(text)).casefold()
         distinct.add(" ".join(folded.split()))
     return distinct - {""}
-
-
-def _names_documents(request: Request, answer: Answer) -> str | None:
-    data = answer.data or {}
-    return None if data.get("documents") else NO_DOCUMENT

@@ -12,6 +12,7 @@ import pytest
 
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
+from claim2source.llm.parse import NO_FIT
 from claim2source.stages.facts import FUSIONS, Attribution, matched, means
 from claim2source.systems.read import read_stage
 from tests.llm_server import Chat, LLMServer
@@ -150,7 +151,7 @@ def test_a_failed_chunk_keeps_its_ranks(llm_server: Start) -> None:
     server = llm_server(rule)
     result = applied(server, rerank="entities", chunk=2)
     assert result.sources("0") == list("bacde")
-    assert result.failure_counts() == {"names no document": 1} and server.requests == 3
+    assert result.failure_counts() == {NO_FIT: 1} and server.requests == 3
 
 
 def test_versions_are_averaged_or_taken_alone(llm_server: Start) -> None:
