@@ -42,8 +42,8 @@ def test_the_separators_line_ends_and_encodings_of_spreadsheets(
 def test_the_first_letters_beyond_ascii_decide_the_encoding(tmp_path: Path) -> None:
     """A damaged byte in UTF-8 is not read as another letter."""
     damaged = "id,title\n1,Größe\n".encode() + b"2,a\xff\n"
-    refused(tmp_path / "a.csv", damaged, r"a\.csv:3: is not UTF-8: byte 0xff at byte 4")
-    refused(tmp_path / "a.csv", b"id,title\n1,Gr\xf6\xdfe\n2,\x81\n", r"a\.csv:3: is not UTF-8")
+    refused(tmp_path / "a.csv", damaged, "a.csv:3: ", "0xff at byte 4")
+    refused(tmp_path / "a.csv", b"id,title\n1,Gr\xf6\xdfe\n2,\x81\n", "a.csv:3: ")
 
 
 def test_cells_that_stand_for_nothing_are_empty_and_counted(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_cells_that_stand_for_nothing_are_empty_and_counted(tmp_path: Path) -> N
         Source("2", "Tea"),
         Source("3", "Nan Goldin", "Na", ("Na Li",), "", "2020"),
     ]
-    assert "read as empty: 7 (first: a.csv:2)" in notes and "not read (other)" in notes
+    assert "empty: 7 (first: a.csv:2)" in notes and "(other)" in notes
 
 
 def packed(columns: dict[str, pa.Array] | pa.Table) -> bytes:
@@ -71,21 +71,21 @@ def of(**columns: pa.Array) -> Callable[[], bytes]:
 
 
 @pytest.mark.parametrize(
-    ("data", "reason"),
+    ("data", "facts"),
     [
-        (of(abstract=pa.array([{"a": "x"}])), r"abstract: is of the type struct<.*>, not text"),
+        (of(abstract=pa.array([{"a": "x"}])), ["abstract: ", "struct<"]),
         (
             lambda: packed(
                 pa.Table.from_arrays([pa.array(["1"])] * 3, names=["id", "title", "id"])
             ),
-            r"id: 2 columns have this name; there are: id, title, id",
+            ["id: 2 columns", "id, title, id"],
         ),
     ],
 )
 def test_columns_of_parquet_that_are_no_text_are_one_line(
-    tmp_path: Path, data: Callable[[], bytes], reason: str
+    tmp_path: Path, data: Callable[[], bytes], facts: list[str]
 ) -> None:
-    refused(tmp_path / "a.parquet", data(), reason)
+    refused(tmp_path / "a.parquet", data(), *facts)
 
 
 def test_days_beyond_the_calendar_are_counted(tmp_path: Path) -> None:

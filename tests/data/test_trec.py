@@ -196,7 +196,7 @@ def test_problems_of_a_trec_run(tmp_path):
     assert [line.split(": ")[0] for line in said] == [f"F:{n}" for n in range(3, 10)]
     assert said[0].startswith("F:3: score: 'x' ")
     assert said[1].startswith("F:4: score: 'NaN' ")
-    assert said[5].startswith("F:8: 7 columns") and said[6].startswith("F:9: 3 columns")
+    assert said[5].startswith("F:8: 10 columns") and said[6].startswith("F:9: 3 columns")
     largest = read_run(write(tmp_path, "c Q0 a 1 3.40282356e+38 t")).run.scored("c")["a"]
     assert largest == float(np.finfo(np.float32).max)
 
