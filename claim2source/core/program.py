@@ -20,7 +20,9 @@ def program_command(program: str) -> str:
         return f"{PACKAGE} {_subcommand(program)}"
     file = Path(os.path.abspath(started)).parents[1] / program
     if not file.is_file():
-        return f"python {program}"
+        # A notebook, or a program of one's own.
+        is_script = Path(program).parts[0] == "scripts"
+        return f"python {program}" if is_script else f"python -m {PACKAGE} {_subcommand(program)}"
     return f"python {shlex.quote(str(file if started.is_absolute() else os.path.relpath(file)))}"
 
 

@@ -172,8 +172,9 @@ def test_a_trainings_report_names_the_command_that_evaluates_it(
     folder = tmp_path / "my run"
     command = refused_report(folder, program).partition("evaluate it: ")[2]
     words = shlex.split(command)
-    config = read_config(EvaluateConfig, words[2:], program="t", description="t")
-    assert words[0] in ("claim2source", "python") and Path(words[1]).stem == "evaluate"
+    first = words.index("--checkpoint")
+    config = read_config(EvaluateConfig, words[first:], program="t", description="t")
+    assert words[0] in ("claim2source", "python") and Path(words[first - 1]).stem == "evaluate"
     assert config.checkpoint == [str(folder)]
     assert (config.dataset, config.split) == ("demo", "dev")
     # What `after` made is named instead.
