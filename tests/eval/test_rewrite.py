@@ -179,7 +179,7 @@ def test_rules_need_no_server_and_name_themselves(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=": C4 .*by rules, not m"):
         main([*argv[:2], "--dataset", "demo", "--styles", "C4", "--llm.model", "m"])
     (out / "notes.txt").touch()
-    with pytest.raises(UserError, match="holds 'notes.txt'"):
+    with pytest.raises(UserError, match="'notes.txt'"):
         main(argv)
     with pytest.raises(ConfigError, match="C1, C2, C3, C4, S1, S2, S3"):
         main([*argv[:2], "--styles", "C0"])

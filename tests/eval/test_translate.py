@@ -267,7 +267,7 @@ def test_what_would_be_lost_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
     with pytest.raises(UserError, match="replace"):
         main([*base, "--out", str(folder)])
     shutil.copytree(folder, tmp_path / "other")
-    with pytest.raises(UserError, match="holds a data set"):
+    with pytest.raises(UserError, match="--overwrite"):
         main([*base, "--out", str(tmp_path / "other")])
     with pytest.raises(ConfigError, match="other than English"):
         main([*base, "--languages", "en"])
