@@ -470,7 +470,7 @@ def test_standard_input_is_a_post_of_any_bytes(
         return ask("-", "--json")
 
     assert len(json.loads(line("claim „b“ AND (works\n\0\x1b".encode()))) == 10
-    for data, reason in ((b"\xff\xfe", "standard input: is not UTF-8"), (b" \n", "holds none")):
+    for data, reason in ((b"\xff\xfe", "standard input: is not UTF-8"), (b" \n", "standard input")):
         with pytest.raises(UserError, match=reason):
             line(data)
 
