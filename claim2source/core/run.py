@@ -154,7 +154,7 @@ class Run:
         Raises ValueError on a claim id that repeats, or a score that is not a number.
         """
         if len(set(claim_ids)) != len(claim_ids):
-            raise ValueError("a claim id is repeated")
+            raise ValueError("a claim id repeats")
         is_known = codes >= 0
         numbers = np.arange(len(claim_ids))[:, None]
         rows = np.broadcast_to(numbers, codes.shape)[is_known]

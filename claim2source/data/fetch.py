@@ -210,7 +210,7 @@ def posts_from(
 
 def resolved(item: Post, fetcher: Fetcher | None) -> Post:
     """Return a post, or fetch it if its text is an address. Raises `UserError` if that fails."""
-    reason = address_error(item.text, fetcher or Fetcher(), "--fetch downloads")
+    reason = address_error(item.text, fetcher or Fetcher(), "--fetch reads")
     if reason is None:
         return item
     if fetcher is None or not is_address(item.text):

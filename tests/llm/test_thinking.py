@@ -170,7 +170,7 @@ def test_replies_that_reason_although_it_is_off_are_counted(
     (answer,) = LLM(config_of(server)).answer(requests_for("a"))
     assert answer.text == "Masks work"
     assert answer.thinking == Thinking("m", False, "enable_thinking=false", 1, reasoned)
-    assert bool(answer.thinking.note) == bool(reasoned) == ("hold reasoning" in caplog.text)
+    assert bool(answer.thinking.note) == bool(reasoned) == ("contain reasoning" in caplog.text)
     # On, and without reasoning, is worth a word, too.
     (answer,) = LLM(config_of(server, thinking=True)).answer(requests_for("a"))
     assert answer.thinking is not None and bool(answer.thinking.note) == (not reasoned)
