@@ -39,10 +39,7 @@ COMMON = (
     "out",
     "dataset",
     "split",
-    "languages",
     "against",
-    "metric",
-    "repeats",
 )
 
 

@@ -83,6 +83,8 @@ class Run:
 
         This is BEIR's rule: such a source is the claim itself.
         """
+        if set(self.claim_ids).isdisjoint(self.vocabulary.tolist()):
+            return self, 0
         ids = np.array(self.claim_ids, dtype=object)
         positions = np.searchsorted(self.vocabulary, ids).tolist()
         keep = np.ones(len(self.codes), dtype=bool)
