@@ -64,8 +64,8 @@ def demo_steps() -> list[Step]:
     if is_installed:
         install = Step("Set up .venv", "already there", 1, INSTALL, computes=False)
     config = ("--config", "configs/finetune/demo.yaml", "--overwrite")
-    evaluate = ("--checkpoint", RUN, "--dataset", "demo", "--split", "test", "--no_tests")
-    evaluate += ("--out", f"{RUN}/evaluation")
+    evaluate = ["--checkpoint", RUN, "--dataset", "demo", "--split", "test", "--no_tests"]
+    evaluate += ["--out", f"{RUN}/evaluation"]
     return [
         install,
         Step(
