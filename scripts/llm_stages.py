@@ -51,6 +51,7 @@ from claim2source.llm.texts import (
 )
 from claim2source.systems.read import make_system, read_stage
 from claim2source.systems.system import RunSettings, run_system
+from claim2source.text import ClaimForm
 from claim2source.text.styles import STYLES, Original, originals
 from claim2source.text.translate import CLAIM, ForeignText
 
@@ -338,7 +339,9 @@ def _ranking_row(name: str, stage: StageSettings, dataset: Dataset) -> Row:
         asking = {**stage, "llm": asdict(llm)}
         system = make_system(name, {"retrieve": {"bm25": {}}, "stages": [asking]})
         settings = RunSettings(store=Store(folder))
-        form = "original" if all(claim.lang == "en" for claim in dataset.claims) else "translated"
+        form: ClaimForm = (
+            "original" if all(claim.lang == "en" for claim in dataset.claims) else "translated"
+        )
         report = evaluate_systems({name: system}, dataset, [form], settings, repeats=REPEATS)
         for failed in report.not_run:
             raise InputError(name, reason=failed.reason)
@@ -441,7 +444,7 @@ def _clock(url: str) -> Iterator[_Clock]:
 
 def server_process(url: str) -> Any:
     """Find the process of this machine that listens at an address; None if there is none."""
-    import psutil
+    import psutil  # type: ignore[import-untyped]
 
     port = urlsplit(url).port
     if port is None or not is_safe(url) or urlsplit(url).scheme == "https":
@@ -504,18 +507,18 @@ def _write(
     if config.page is not None:
         text = render(_parts(config, material, results), "markdown")
         config.page.parent.mkdir(parents=True, exist_ok=True)
-        write_text(config.page, _page(config, text))
+        write_text(config.page, _page(config.page, text))
 
 
-def _page(config: LLMStagesConfig, text: str) -> str:
+def _page(page: Path, text: str) -> str:
     """Put the rows between their marks, in the page that is there or in a new one."""
     old = f"# Every stage on a real model\n\n{START}\n{END}\n"
-    if config.page is not None and config.page.is_file():
-        old = config.page.read_text(encoding="utf-8")
+    if page.is_file():
+        old = page.read_text(encoding="utf-8")
     before, start, rest = old.partition(START)
     _, end, after = rest.partition(END)
     if not start or not end:
-        raise InputError(config.page, reason=f"has no {START} and {END} around its rows")
+        raise InputError(page, reason=f"has no {START} and {END} around its rows")
     return f"{before}{START}\n\n{text.strip()}\n\n{END}{after}"
 
 

@@ -7,8 +7,16 @@ from typing import Literal, Self, get_args
 # `schema`: another form than the one requested; `server`: no reply, or one to a part of the prompt;
 # `doubtful`: a text that is used although it lost something.
 FailureKind = Literal[
-    *("cut", "refused", "language", "schema", "echo", "empty", "long", "server"),
-    *("doubtful", "other"),
+    "cut",
+    "refused",
+    "language",
+    "schema",
+    "echo",
+    "empty",
+    "long",
+    "server",
+    "doubtful",
+    "other",
 ]
 KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 
