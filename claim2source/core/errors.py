@@ -299,9 +299,9 @@ def run_program(
 ) -> NoReturn:
     """Run a program's `main` and exit: with 0, or with another code and one line per problem.
 
-    2: a mistake that the user can correct, including a full disk and a closed pipe. 130 and 143:
-    SIGINT and SIGTERM, after temporary files are removed. 1: a bug; the line names a file with the
-    trace, without the values of keys and tokens.
+    2: a mistake that the user can correct, including a full disk. 130 and 143: SIGINT and SIGTERM,
+    after temporary files are removed. 141, without a line: the reader of the pipe is gone, as with
+    `head`. 1: a bug; the line names a file with the trace, without the values of keys and tokens.
     """
     _open_streams()
     quiet_libraries()
@@ -339,6 +339,8 @@ def _exit_code(main: Callable[[Sequence[str] | None], Any], argv: Sequence[str] 
             _complain(str(error))
         return error.code
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and error.filename == _STDOUT:
+            return 128 + signal.SIGPIPE
         # The user can correct an unreadable or unwritable file, but not other causes.
         file = error.filename2 or error.filename
         if error.strerror is None or file is None and error.errno not in FULL:

@@ -61,6 +61,7 @@ EXAMPLES: Mapping[str, str] = {
     "retractions": "retraction_watch.csv",
     "rewrites": "rewritten.jsonl",
     "run": "a.trec b.trec",
+    "runs": "a.trec b.trec",
     "scales": "0 0.5 1",
     "seed": "1",
     "selections": "selections.json",

@@ -32,6 +32,8 @@ NEEDED = {
 ABOUT_TWO = (
     "none with",
     "with mixed",
+    "with the task mixed",
+    "with one checkpoint",
     "of mixed",
     "has no settings",
     "have --weights",
