@@ -200,10 +200,13 @@ class VectorTable(PaperTable):
         queries = sampled_queries(read_vectors(sample["vector"]))
         best = best_scores(queries, self.vectors())
         depth = best.shape[1]
-        probes, recall = chosen_probes(best, partitions, partial(self._probed, queries, depth))
+        has_codes = self.manifest.refined > 0
+        search = partial(self._probed, queries, depth)
+        probes, recall = chosen_probes(best, partitions, search, has_codes)
+        wanted = f"{TARGET} of that with all partitions" if has_codes else str(TARGET)
         say(
             f"{probes} of {partitions} partitions of vectors are searched: recall@{depth} "
-            f"{recall:.4f} on {len(queries)} sampled queries (at least {TARGET})"
+            f"{recall:.4f} on {len(queries)} sampled queries (at least {wanted})"
         )
         return {"partitions": partitions, "probes": probes, "recall": recall, "trained": trained}
 

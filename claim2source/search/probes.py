@@ -58,17 +58,20 @@ def chosen_probes(
     best: np.ndarray,
     partitions: int,
     probed: Callable[[int, int], Sequence[np.ndarray]],
+    has_codes: bool = False,
 ) -> tuple[int, float]:
     """Choose about the smallest number of partitions with a mean recall of at least `TARGET`.
 
-    Returns it with the recall of the best `k`.
+    Returns it with the recall of the best `k`. With `has_codes`, partitions hold codes, which lose
+    papers in all partitions, too: the target is then a share of the recall of all partitions. They
+    lose far fewer papers of posts, whose scores differ more than those of sampled queries.
 
     `best` are the true scores [queries, k]; `probed` returns scores for a number of partitions, of
     each query, or of every `step`-th. The number is chosen on some queries, and all of them must
     reach the target with it. A paper with the score of the kth counts as found, because ties have
     no order. All partitions are searched if fewer do not reach the target.
     """
-    k, target = best.shape[1], TARGET
+    k = best.shape[1]
     floors = best.min(axis=1)
     floors -= _ROUNDING * np.maximum(1, np.abs(floors))
 
@@ -79,6 +82,9 @@ def chosen_probes(
             counts.append((scores >= lowest).sum())
         return float(np.minimum(counts, k).mean() / k)
 
+    target = TARGET
+    if has_codes:
+        target *= recall(partitions, 1)
     low = 0
     high = min(1, partitions)
     while high < partitions and recall(high, _STEP) < target:

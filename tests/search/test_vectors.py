@@ -11,6 +11,7 @@ from lancedb.index import IvfFlat
 
 from claim2source.search import divided as in_memory
 from claim2source.search.engine import Engine
+from claim2source.search.probes import chosen_probes
 from tests.search.engines import NEAR, WIDTH, Corpus, read_any_manifest
 
 
@@ -81,3 +82,19 @@ def test_quantised_vectors_rank_as_full_ones(tmp_path: Path) -> None:
     engine.close()
     reader = Engine.open(tmp_path / "index")
     assert reader.dense(query, 20) == found
+
+
+def test_partitions_are_chosen_by_what_codes_can_find_at_most() -> None:
+    """Codes that lose a tenth in all partitions do not have all of them searched."""
+    best = np.arange(20.0)[None].repeat(8, axis=0)
+    searched: list[int] = []
+
+    def probed(probes: int, step: int) -> list[np.ndarray]:
+        searched.append(probes)
+        found = 18 if probes >= 30 else 0
+        return [np.arange(20.0 - found, 20.0)] * len(best[::step])
+
+    assert chosen_probes(best, 200, probed) == (200, 0.9)
+    searched.clear()
+    probes, recall = chosen_probes(best, 200, probed, has_codes=True)
+    assert 30 <= probes <= 36 and recall == 0.9
