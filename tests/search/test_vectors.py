@@ -84,6 +84,36 @@ def test_quantised_vectors_rank_as_full_ones(tmp_path: Path) -> None:
     assert reader.dense(query, 20) == found
 
 
+def test_an_index_with_codes_grows_and_shrinks_without_losing_papers(tmp_path: Path) -> None:
+    corpus = Corpus.drawn(1200)
+    engine = Engine.create(tmp_path / "index", read_any_manifest(), exact_below=100)
+    engine.quantised_from = 300
+
+    def recall() -> float:
+        shares = []
+        for seed in range(10):
+            query = np.random.default_rng(seed).normal(size=WIDTH)
+            best = {key for key, _ in engine.dense(query, 10, exact=True)}
+            shares.append(len(best & {key for key, _ in engine.dense(query, 10)}) / len(best))
+        return float(np.mean(shares))
+
+    def codes() -> str:
+        (uuid,) = (i.index_uuid for i in engine._table.list_indices() if i.columns == ["vector"])
+        return str(uuid)
+
+    engine.upsert(corpus.rows(range(900)))
+    engine.build()
+    first = codes()
+    assert recall() > 0.9
+    engine.build()  # nothing has changed
+    assert codes() == first
+    engine.upsert(corpus.rows(range(900, 1200)))
+    engine.delete([f"p{i}" for i in range(50)])
+    engine.build()
+    assert codes() != first and recall() > 0.9
+    engine.close()
+
+
 def test_partitions_are_chosen_by_what_codes_can_find_at_most() -> None:
     """Codes that lose a tenth in all partitions do not have all of them searched."""
     best = np.arange(20.0)[None].repeat(8, axis=0)
