@@ -189,7 +189,11 @@ def _nearest_keys(wanted: str, keys: Sequence[str]) -> list[str]:
     for close in get_close_matches(wanted, by_key, 1, 0.7):
         return [by_key[close]]
     close_ends = get_close_matches(last, ends.values(), 1, 0.7)
-    for some in (close_ends, last.split("_")):
+    words = last.split("_")
+    # `top_k` means `k` rather than `top_p`.
+    if close_ends and close_ends[0].split("_")[-1] != words[-1] and words[-1] in ends.values():
+        close_ends = [words[-1]]
+    for some in (close_ends, words):
         for key in keys:
             if ends[key] in some:
                 return [key]

@@ -439,7 +439,7 @@ WRONG: list[tuple[list[str], tuple[str, ...]]] = [
     (["https://example.org/1", "--fetch"], ("https://example.org/1", "bsky.app")),
     (["a", "--model", "none/such"], ("none/such",)),
     (["x" * 2_000_001], ("2000000",)),
-    (["--top_k", "3", "a"], ("top_k: ", " k, ")),
+    (["--top_k", "3", "a"], ("top_k: ", "mean k?")),
     # Before a model is looked for.
     (["--input", "none.csv", "--model", "none/such"], ("none.csv: ",)),
 ]
