@@ -57,6 +57,19 @@ from claim2source.text.translate import CLAIM, ForeignText
 
 StageSettings = Mapping[str, Any]  # as a systems file has them
 REPEATS = 10_000
+# The keys that people need first.
+COMMON = (
+    "llm.model",
+    "llm.url",
+    "out",
+    "results",
+    "page",
+    "dataset",
+    "rumors",
+    "claims",
+    "only",
+    "sample",
+)
 FIRST = "BM25"
 START, END = "<!-- rows -->", "<!-- end of rows -->"
 # Kinds of failures that have a column of their own; `failed` has all but the doubtful texts.
@@ -185,7 +198,11 @@ class Row:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the rows that are missing; write results and page after each."""
     config = read_config(
-        LLMStagesConfig, argv, program="scripts/llm_stages.py", description=__doc__
+        LLMStagesConfig,
+        argv,
+        program="scripts/llm_stages.py",
+        description=__doc__,
+        common=COMMON,
     )
     if config.sample is not None:
         say(write_sample(config, config.sample))

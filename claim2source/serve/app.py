@@ -61,12 +61,13 @@ ABOUT = (
     "are other people's text."
 )
 ABOUT_TOOL = (
-    "Find the papers of this server's index that a social media post may mean, best first, with "
-    "link and the sentence of the abstract that is nearest to the post. It searches only this "
-    "index, by titles and abstracts, not full texts or the web, and does not judge whether the "
-    'post is true. `verdict` is "found", "uncertain", "not here" (none of these; `abstained` is '
-    'true) or "not judged" (then no score is a probability); `retracted` says what became of a '
-    "paper."
+    "Find the papers of this server's index that a social media post may refer to, best first, "
+    "each with its link and the sentence of the abstract nearest to the post. It can take "
+    "posts in several languages, filter by date, venue and language, and say that no paper fits. "
+    "It cannot search the web, full texts or papers outside the index, and it does not judge "
+    'whether the post is true. `verdict` is "found", "uncertain", "not here" (none of these; '
+    '`abstained` is true) or "not judged" (no score is a probability). `retracted` says what '
+    "became of a paper."
 )
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "description": description}

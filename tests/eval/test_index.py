@@ -73,7 +73,7 @@ def test_an_index_is_made_grows_and_shrinks(
     main([*words, *model])
     text = output(capsys)
     assert "30 added, 0 changed, 0 unchanged; 30 papers in the index" in text
-    assert f'find.py "new study: .." --index {out}' in text and "--claims DATASET" in text
+    assert f'"new study: .." --index {out}' in text and "--claims DATASET" in text
     papers.write_text(
         papers.read_text().replace("claim a 0", "claim b 0") + "30,new,new,2021\n31,,,\n"
     )

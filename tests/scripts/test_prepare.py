@@ -30,7 +30,7 @@ def test_bad_input_is_exit_2_without_a_traceback(tmp_path: Path) -> None:
         ([], "task: is required"),
         (["checkthat2025", "--input", "nowhere", "--output", "x"], "nowhere: no such folder"),
         (["checkthat2026", "--input", ".", "--hub", "a/b", "--output", "x"], "--hub of"),
-        (["news", "--hub", "a/b", "--output", "x"], "it is of checkthat2026"),
+        (["news", "--hub", "a/b", "--output", "x"], "checkthat2026"),
         (["checkthat2025", "--input", ".", "--output", "x", "\u202ename"], "\\u202ename"),
     ],
 )

@@ -69,6 +69,8 @@ def test_a_label_is_one_system_and_stands_in_one_papers_row() -> None:
 
     # The paper's pipeline, which is a file of its own, is a row of its verifiers.
     assert systems.pop("claim2source_2026").full_label() == systems["Kimi-K2.6"].full_label()
+    # The cascade's, in a file of its own, is the baseline's.
+    assert systems.pop("Cascade-MiniLM").full_label() == systems["MiniLM"].full_label()
     labels = [key(systems[name].full_label()) for name in systems]
     assert len(set(labels)) == len(labels)
     rows: dict[tuple[str, str], set[str]] = {}
@@ -126,8 +128,9 @@ def test_the_papers_settings() -> None:
 def test_all_files_go_together_and_every_model_says_what_to_do() -> None:
     systems = read_systems(FILES)
     names = (
-        "as_released attribution entity claim2source_2026 ct25 ct25_tuned hybrid learned modern "
-        "multilingual offline organisers_2026 ours papers_2025 papers_2026 rerankers rerankers_ours verifiers"
+        "as_released attribution cascade entity claim2source_2026 ct25 ct25_tuned hybrid learned "
+        "modern multilingual offline organisers_2026 ours papers_2025 papers_2026 rerankers "
+        "rerankers_ours verifiers"
     )
     assert {path.stem for path in FILES} == set(names.split())
     for name, system in systems.items():

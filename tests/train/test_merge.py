@@ -235,7 +235,7 @@ def test_what_cannot_be_done_is_said_and_nothing_written(runs: Runs, tmp_path: P
     shutil.copytree(points[2], tmp_path / "half")
     half.write(tmp_path / "half")
     cases: list[tuple[list[str], str]] = [
-        (["--checkpoints", points[2], *several, data, "--split=train"], "split: 'train'"),
+        (["--checkpoints", points[2], *several, data, "--split=train"], "split: "),
         (["--checkpoints", points[2], *several, "--dataset=no/such"], "no/such"),
         (["--checkpoints", points[0], *several, data], f"{points[0]}: "),
         (["--checkpoints", points[0], points[1], data], f"{points[0]}: "),
