@@ -490,10 +490,16 @@ def _refusal_words(message: Mapping[str, Any]) -> str:
 
 
 def _messages(request: Request, retry: bool) -> list[dict[str, str]]:
-    """Write the messages; a small model that lost its task reads it again below the data."""
+    """Write the messages; in a retry the task is repeated below the data.
+
+    A small model may continue the system's message, so that its part on the output is removed.
+    """
     messages = [{"role": m.role, "content": m.content} for m in request.messages]
-    if retry and request.reminder:
-        messages[-1]["content"] += f"\n\n{request.reminder}"
+    if retry and request.reminder is not None:
+        messages[0]["content"] = messages[0]["content"].replace(
+            f"\n\n{request.reminder.replaces}", "", 1
+        )
+        messages[-1]["content"] += f"\n\n{request.reminder.text}"
     return messages
 
 

@@ -12,7 +12,7 @@ from claim2source.core.files import content_hash
 from claim2source.core.run import Thinking, merged_thinking
 from claim2source.llm.config import LLMConfig
 from claim2source.llm.thinking import key_part
-from claim2source.text.prompts import Message, Prompt
+from claim2source.text.prompts import Message, Prompt, Reminder
 
 Schema = Mapping[str, object]
 TEXTS: Schema = {"type": "array", "items": {"type": "string"}}
@@ -64,7 +64,7 @@ class Request:
 
     `id` names the record in messages; `version` is the prompt's. `sample` tells several versions
     of one text apart. `own_words` are the prompt's, without values; "": the system's message.
-    `reminder` stands below the data when a bad reply is requested once more.
+    `reminder` is moved below the data when a bad reply is requested once more.
     `logprobs` asks for the likeliest tokens at each place (vLLM: 20 at most),
     `max_tokens` replaces the config's.
     """
@@ -78,7 +78,7 @@ class Request:
     max_tokens: int | None = None
     sample: int = 0
     own_words: str = ""
-    reminder: str = ""
+    reminder: Reminder | None = None
 
     @classmethod
     def of(cls, prompt: Prompt, id: str, values: Mapping[str, str], **options: Any) -> Self:

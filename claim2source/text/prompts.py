@@ -44,6 +44,13 @@ class Message(NamedTuple):
     content: str
 
 
+class Reminder(NamedTuple):
+    """Task and output in a line, for below the data, and the system's part that they replace."""
+
+    text: str
+    replaces: str
+
+
 @dataclass(frozen=True)
 class Example:
     """One example: the values of the variables that are data, and the reply to them."""
@@ -108,9 +115,10 @@ class Prompt:
         last = self._fenced(values, tags) or "Do your task."
         return (*messages, Message("user", last))
 
-    def reminder(self, values: Mapping[str, str]) -> str:
-        """Repeat task and output in a line, for below the data; "" if a prompt is not to change."""
-        return self._filled(f"{self.task} {self.output}", values)
+    def reminder(self, values: Mapping[str, str]) -> Reminder | None:
+        """Repeat task and output in a line, for below the data; None if a prompt must not change."""
+        text = self._filled(f"{self.task} {self.output}", values)
+        return Reminder(text, replaces=self._filled(self._output, values))
 
     def _tags(self, values: Mapping[str, str]) -> dict[str, str]:
         """Choose the tags around the data, which occur neither in the data nor in an example."""
@@ -122,6 +130,10 @@ class Prompt:
                 texts.append(normalised(shown.get(name, "")))
         return {name: _tag(name, texts) for name in data}
 
+    @property
+    def _output(self) -> str:
+        return f"Output: {self.output}"
+
     def _system(self, values: Mapping[str, str], tags: Mapping[str, str]) -> str:
         """Write the system's message, with the short values in their places."""
         parts = [self.role] if self.role else []
@@ -131,7 +143,7 @@ class Prompt:
         if self.instructions:
             lines = [f"- {text}" for text in self.instructions]
             parts.append("\n".join(["Instructions:", *lines]))
-        parts.append(f"Output: {self.output}")
+        parts.append(self._output)
         filled = [self._filled(part, values) for part in parts]
         if tags:
             between = [f"<{tag}> and </{tag}>" for tag in tags.values()]
@@ -203,8 +215,8 @@ class RawPrompt(Prompt):
     def own_words(self) -> str:
         return "\n".join(map(without_fields, (self.system, self.user)))
 
-    def reminder(self, values: Mapping[str, str]) -> str:
-        return ""
+    def reminder(self, values: Mapping[str, str]) -> None:
+        return None
 
     def check_variables(self, names: Iterable[str]) -> None:
         """Raise `InputError` for an unknown field, and for a missing one."""

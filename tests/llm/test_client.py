@@ -314,25 +314,30 @@ def test_what_cannot_be_parsed_is_asked_twice_kept_and_reported(
 
 
 def test_a_bad_reply_is_requested_again_with_its_task_below_the_data(llm_server: Start) -> None:
-    """A small model goes on with the end of the system's message; the key stays the first one's."""
+    """A small model continues the system's message; the key stays the first one's."""
     prompt = read_prompt("translate_generic")
     request = Request.of(prompt, "0", {"text": "Masken helfen.", "language": "German"})
+    reminder = request.reminder
+    assert reminder is not None
 
     def reply(chat: Chat) -> str:
-        is_reminded = chat.user.endswith(request.reminder)
-        return "Masks help." if is_reminded else chat.system.rpartition("\n\n")[2]
+        # The model repeats what it reads of its output above the data, whatever stands below.
+        above = [part for part in chat.system.split("\n\n") if part.startswith("Output: ")]
+        if above:
+            return above[0].removeprefix("Output: ")
+        return "Masks help." if chat.user.endswith(reminder.text) else "What is the task?"
 
     server = llm_server(reply)
     llm = LLM(config_of(server))
     with logged_answers() as log:
         (answer,) = llm.answer([request])
     assert (answer.text, answer.failure, server.requests) == ("Masks help.", None, 2)
-    assert "from German to English" in request.reminder
+    assert "from German to English" in reminder.text
     assert log.answers == [answer] and log.usage == llm.usage
     assert log.usage.prompt > answer.usage.prompt
     # A prompt to the letter has nothing added.
     raw = RawPrompt("1", "", "", {"post": ""}, user="Tweet: {post}")
-    assert Request.of(raw, "0", {"post": "x"}).reminder == ""
+    assert Request.of(raw, "0", {"post": "x"}).reminder is None
     assert llm.answer([request])[0].stored and server.requests == 2
 
 

@@ -74,8 +74,10 @@ class Chat:
 
     @property
     def key(self) -> str:
-        """A hash of what was asked, the sampling and a reminder below the data left out."""
+        """A hash of the request without its sampling, and without what a retry moves."""
         messages = [dict(message) for message in self.body["messages"]]
+        parts = messages[0]["content"].split("\n\n")
+        messages[0]["content"] = [part for part in parts if not part.startswith("Output: ")]
         data, tag, _ = messages[-1]["content"].rpartition("\n</")
         if tag:
             messages[-1]["content"] = data
