@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
 from io import StringIO
-from pathlib import Path
 
 from tests.shared_data import REPOSITORY
 
