@@ -138,7 +138,7 @@ def test_a_decorated_doi_is_the_doi(doi: str, decorations: list[str], capital: b
     assert plain_doi(text) == doi
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(
     st.one_of(
         st.text(max_size=60),
