@@ -158,8 +158,10 @@ def _parsed(text: str) -> Any:
     if not _OWN_PARSER.search(text):
         try:
             return yaml.compose(text, Loader=_FAST)
-        except (yaml.YAMLError, UnicodeEncodeError):
-            pass  # for PyYAML's own message
+        except (yaml.YAMLError, UnicodeEncodeError) as error:
+            # Anything else is refused with PyYAML's own message.
+            if "nesting depth" in str(error):
+                raise RecursionError from None
     return yaml.compose(text, Loader=yaml.BaseLoader)
 
 
