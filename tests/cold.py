@@ -41,6 +41,7 @@ class Ended:
 def run_cold(program: str, commands: Sequence[Command]) -> list[Ended]:
     """Run `claim2source.PROGRAM` once for each command."""
     environment = {"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1"}
+    environment |= {k: v for k, v in os.environ.items() if k.startswith("CLAIM2SOURCE_")}
     process = subprocess.run(
         [sys.executable, "-m", "tests.cold", program],
         input=json.dumps([asdict(command) for command in commands]),
