@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,10 @@ WORDS = ["a", "b", "c", "claim", "paper", "vaccine", "works", "query", "passage"
 
 
 # The longest files, with which two workers (make test-slow) must begin.
-LONGEST = ["data/test_demo_bounds.py", "eval/test_real_data.py", "train/test_finetune.py"]
+LONGEST = [
+    *("eval/test_real_data.py", "test_wheel.py", "data/test_demo_bounds.py"),
+    *("train/test_finetune.py", "search/test_bucket.py", "llm/test_soak.py", "search/test_ray.py"),
+]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -44,8 +48,24 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_store(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Use a separate store, so that no fixture reads or writes the user's store."""
-    os.environ["CLAIM2SOURCE_STORE"] = str(tmp_path_factory.mktemp("store"))
+    """Use a store of this suite, so that no fixture reads or writes the user's store.
+
+    Its workers share it: what one of them has encoded is encoded.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    os.environ["CLAIM2SOURCE_STORE"] = str(folder / "store")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _certificates_once() -> None:
+    """Load the trusted certificates once: every client does, in as long as a request takes."""
+    from httpx._transports import default as transports
+    from httpx2._transports import default as transports2
+
+    for module in (transports, transports2):
+        module.create_ssl_context = cache(module.create_ssl_context)
 
 
 @pytest.fixture(scope="session")

@@ -79,7 +79,9 @@ def few_sources(folder: str, split: str) -> Dataset:
     return replace(data, sources=tuple(s for s in data.sources if s.id in data.golds))
 
 
-@pytest.mark.parametrize("name", ["extend.md", "find.md", "quick_start.md"])
+@pytest.mark.parametrize(
+    "name", ["extend.md", "quick_start.md", pytest.param("find.md", marks=pytest.mark.slow)]
+)
 def test_code_of_a_page_runs_from_top_to_bottom(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

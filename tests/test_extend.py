@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from claim2source.core.report import Report
 from claim2source.data.loading import load
 from tests.shared_data import REPOSITORY
@@ -100,6 +102,7 @@ def test_a_stage_of_ones_own_is_a_row(tmp_path: Path) -> None:
     assert before == report.systems["BM25.original"].macro["mrr@5"] != after
 
 
+@pytest.mark.slow
 def test_a_reranker_of_ones_own_is_a_row(tmp_path: Path) -> None:
     follow("### A re-ranker", tmp_path)
     report = Report.read(tmp_path / "out" / "report.json")
@@ -125,6 +128,7 @@ def test_scores_of_a_reranker_of_ones_own_are_stored(tmp_path: Path) -> None:
     assert ran.stdout.splitlines() == ["['short', 'short', 'short']", "True", "0 50"]
 
 
+@pytest.mark.slow
 def test_a_prepare_task_of_ones_own_makes_a_data_set(tmp_path: Path) -> None:
     output = follow("## A `prepare` task", tmp_path)
     assert "data/forum: 2 sources\n" in output

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,11 @@ def part_of(module: str) -> str:
     return (rest[0] if rest else "") if first == "claim2source" else first
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports(tree: ast.AST, package: str) -> list[tuple[int, str]]:
     """(line, module or module.name) of every import under `tree`."""
     names = []
@@ -94,11 +100,12 @@ def resolved(name: str) -> str | None:
     return name or None
 
 
+@cache
 def graph() -> dict[str, set[str]]:
     """Map a module to our modules that it imports, at the top or within functions."""
     edges = {}
     for name, path in MODULES.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parsed(path)
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         imported = imports(tree, package)
         edges[name] = {target for _, n in imported if (target := resolved(n))} - {name}
@@ -164,7 +171,7 @@ def test_no_cycle_of_imports_within_functions_and_type_checking_included():
 def test_a_file_is_short_and_keeps_its_hands_off(path):
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 600
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.keyword) and node.arg == "trust_remote_code":
             # One place may run a model's own code: where `model.allow_remote_code` was checked.
             allowed = {"False"} | ({"settings.own_code"} if path.name == "load.py" else set())
@@ -197,8 +204,7 @@ def test_a_program_is_imported_by_one_name() -> None:
     files = [*FILES, *REPOSITORY.glob("tests/**/*.py"), *REPOSITORY.glob("docs/**/*.py")]
     wrong = []
     for path in files:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for line, name in imports(tree, "claim2source"):
+        for line, name in imports(parsed(path), "claim2source"):
             if name.partition(".")[0] in ("train", "eval"):
                 wrong.append(f"{path.relative_to(REPOSITORY)}:{line} imports {name}")
     assert wrong == []
@@ -208,7 +214,7 @@ def test_yaml_is_read_in_one_place() -> None:
     importing = {
         name
         for name, path in MODULES.items()
-        for _, imported in imports(ast.parse(path.read_text("utf-8")), name)
+        for _, imported in imports(parsed(path), name)
         if imported.partition(".")[0] == "yaml"
     }
     assert importing == {"claim2source.core.yaml_files"}

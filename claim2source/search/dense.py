@@ -73,7 +73,7 @@ class Dense:
 
     Example:
         >>> import claim2source as c2s
-        >>> papers = c2s.load("demo", "dev").sources[:20]
+        >>> papers = c2s.load("demo", "dev").sources[:6]
         >>> dense = c2s.Dense("sentence-transformers/all-MiniLM-L6-v2").index(papers)
         >>> len(dense.search("masks cut outbreaks 3.7x", k=5).sources("0"))
         5

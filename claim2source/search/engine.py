@@ -499,8 +499,8 @@ def open_index(location: str | Path, version: int | None = None) -> Engine:
         >>> import claim2source as c2s
         >>> from claim2source.search.growing import grow_engine
         >>> folder = tempfile.mkdtemp() + "/idx"
-        >>> grow_engine(folder, c2s.load("demo", "dev").sources[:20]).papers
-        20
+        >>> grow_engine(folder, c2s.load("demo", "dev").sources[:6]).papers
+        6
         >>> len(c2s.open_index(folder).search("masks", k=5).sources("0"))
         5
     """

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode
@@ -64,6 +65,18 @@ POST_LANGUAGES = {AUTO: "detect", "en": "English", "de": "German", "fr": "French
 Ask = Callable[[Question, OnPart], Awaitable[Answer]]
 
 
+@cache
+def _templates() -> jinja2.Environment:
+    """Load the templates, each compiled once."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
 class Page:
     """Render the page, and answer its forms."""
 
@@ -78,13 +91,6 @@ class Page:
     ) -> None:
         self.finder, self.ask, self.access = finder, ask, access
         self._cards = Cards(Analyser(finder.engine.manifest.post_terms))
-        self._templates = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(FOLDER),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
         scripts = "".join((STATIC / name).read_text("utf-8") for name in SCRIPTS)
         self._script_texts = SCRIPT_TEXT.findall(scripts)
         translation = [] if finder.translators is None else [TRANSLATION]
@@ -242,7 +248,8 @@ class Page:
 
     def _text(self, template: str, words: Words, **values: Any) -> str:
         papers = words.number(self.finder.papers)  # by the last search
-        text = self._templates.get_template(template).render(
+        page = _templates().get_template(template)
+        text = page.render(
             **self._about,
             t=words,
             languages=LANGUAGES,

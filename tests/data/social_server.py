@@ -88,7 +88,8 @@ class Handler(BaseHTTPRequestHandler):
 def serving() -> Iterator[Server]:
     """Serve a post of Bluesky and a status of Mastodon."""
     server = Server()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    # Looks every 20 ms whether it is to stop: by default it is half a second.
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     server.say("/xrpc/com.atproto.identity.resolveHandle", {"did": DID})
     server.say("/xrpc/app.bsky.feed.getPosts", {"posts": [{"uri": "at://..", "record": RECORD}]})

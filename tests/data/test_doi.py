@@ -96,7 +96,12 @@ def test_what_is_no_doi() -> None:
         assert plain_doi(text) == ""
 
 
-NAMES = st.from_regex(r"[a-z0-9](?:[a-z0-9._-]{0,12}[a-z0-9])?", fullmatch=True)
+# As a regular expression they would take ten times as long to draw.
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+ENDS = st.sampled_from(LETTERS)
+NAMES = st.one_of(
+    ENDS, st.builds("{}{}{}".format, ENDS, st.text(f"{LETTERS}._-", max_size=12), ENDS)
+)
 DOIS = st.one_of(
     st.builds("10.{}/{}".format, st.integers(1000, 99999), NAMES),
     st.builds("10.{}/{}({}){}".format, st.integers(1000, 99999), NAMES, NAMES, NAMES),
@@ -133,7 +138,7 @@ def test_a_decorated_doi_is_the_doi(doi: str, decorations: list[str], capital: b
     assert plain_doi(text) == doi
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(
     st.one_of(
         st.text(max_size=60),

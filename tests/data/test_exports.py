@@ -92,7 +92,7 @@ def check(paper: Paper, record: Drawn, export: Export) -> None:
 
 
 @pytest.mark.parametrize("export", EXPORTS, ids=lambda export: export.name)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(records=drawn_records())
 def test_every_field_of_every_export_is_read(export: Export, records: list[Drawn]) -> None:
     papers, files = read(export, records)
@@ -102,7 +102,7 @@ def test_every_field_of_every_export_is_read(export: Export, records: list[Drawn
 
 
 @pytest.mark.parametrize("export", EXPORTS, ids=lambda export: export.name)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(records=drawn_records(), blanks=st.integers(0, 3))
 def test_records_in_are_those_read_and_left_out(
     export: Export, records: list[Drawn], blanks: int

@@ -351,14 +351,15 @@ def test_arrow_text_with_overlapping_ends_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:pickletools")
 @pytest.mark.parametrize("name", ["pandas1_corners_p2", "pandas3_arrow_whole_p5"])
+@pytest.mark.parametrize("every", [29, pytest.param(5, marks=pytest.mark.slow)])
 def test_cut_pickles_are_refused_and_flipped_bytes_read_or_refused(
-    tmp_path: Path, name: str
+    tmp_path: Path, every: int, name: str
 ) -> None:
     data = (FIXTURES / f"{name}.pkl").read_bytes()
     path = tmp_path / "frame.pkl"
-    for end in range(0, len(data), 7):
+    for end in range(0, len(data), every):
         refusal(write(tmp_path, data[:end]))
-    for i in range(0, len(data), 5):
+    for i in range(0, len(data), every):
         path.write_bytes(data[:i] + bytes([data[i] ^ 0x15]) + data[i + 1 :])
         try:
             read_frame(path)

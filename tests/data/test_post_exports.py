@@ -369,7 +369,7 @@ TREE = st.recursive(
 )
 
 
-@settings(QUICK, max_examples=40)
+@settings(QUICK, max_examples=20)
 @given(st.lists(st.dictionaries(st.sampled_from(KEYS), TREE, min_size=1, max_size=8), max_size=3))
 def test_any_json_is_read_or_refused(tmp_path: Path, records: list[dict[str, Any]]) -> None:
     path = write(tmp_path, records)

@@ -45,7 +45,7 @@ def write(tmp_path, content: str | bytes, name: str = "file"):
     return path
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(RANKED)
 def test_a_trec_run_comes_back_to_the_last_bit_and_any_tool_ranks_it_as_we_do(
     tmp_path_factory, ranked

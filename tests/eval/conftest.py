@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,15 +25,25 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Pa
         yield folder / "run", data
 
 
+# Of a tiny model, the index of a few papers: fourteen test files have copies of it.
+_BUILT: dict[Path, Path] = {}
+
+
 @pytest.fixture(scope="module")
 def index(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """An index of a few papers; do not change it."""
+    if tiny_folder not in _BUILT:
+        _BUILT[tiny_folder] = _build_index(tiny_folder, tmp_path_factory.mktemp("built") / "idx")
+    copy = shutil.copytree(_BUILT[tiny_folder], tmp_path_factory.mktemp("find") / "idx")
+    return str(copy)
+
+
+def _build_index(tiny_folder: Path, folder: Path) -> Path:
     from claim2source.models import ModelConfig
     from claim2source.search.dense import Dense
     from claim2source.search.growing import grow, open_for_writing
     from claim2source.text import Rendering
 
-    folder = tmp_path_factory.mktemp("find") / "idx"
     model = ModelConfig(name=str(tiny_folder), pooling="mean", max_length=32)
     dense = Dense(model, rendering=Rendering("original", "title_abstract"), device="cpu")
     # A random model's scores are too near to each other for bfloat16.
@@ -40,7 +51,7 @@ def index(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     engine = open_for_writing(folder, dense)
     grow(engine, PAPERS, dense)
     engine.close()
-    return str(folder)
+    return folder
 
 
 @pytest.fixture

@@ -37,6 +37,7 @@ from claim2source.search.manifest import IndexManifest
 from claim2source.stages.learned import FittingData, LearnedFusion, LearnedView
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.text import Rendering
+from tests.cold import Command, run_cold
 from tests.data.social_server import STATUS, serving
 from tests.eval.papers import NASTY, PAPERS, POST
 from tests.llm_server import LLMServer
@@ -119,35 +120,24 @@ def test_one_post_is_answered_without_pytorch_and_as_with_it(
         main([POST, "--index", index, "--model", str(folder)])
 
 
-REFUSED_EARLY = """
-import sys
-from claim2source.core.errors import UserError
-from claim2source.eval.find import main
-try:
-    main(sys.argv[1:])
-except UserError as error:
-    print(error, *(name for name in ("torch", "lancedb") if name in sys.modules), sep="|")
-"""
+EARLY = [
+    (["--device", "cuda"], "cpu: there is no GPU here"),
+    (["--model", "multilingual-e5-smal", "--offline"], "did you mean"),
+    (["--index", "nosuch"], "no such folder"),
+]
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (["--device", "cuda"], "cpu: there is no GPU here"),
-        (["--model", "multilingual-e5-smal", "--offline"], "did you mean"),
-        (["--index", "nosuch"], "no such folder"),
-    ],
-)
 def test_what_cannot_be_is_refused_before_anything_heavy_is_imported(
-    index: str, words: list[str], reason: str
+    index: str, tmp_path: Path
 ) -> None:
-    if words[0] == "--device" and os.path.exists("/dev/nvidiactl"):
-        pytest.skip("there is a GPU")
-    command = [sys.executable, "-c", REFUSED_EARLY, POST]
-    command += [*words] if "--index" in words else [*words, "--index", index]
-    process = subprocess.run(command, capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
-    assert reason in process.stdout and "|" not in process.stdout
+    cases = EARLY[os.path.exists("/dev/nvidiactl") :]
+    commands = [
+        Command([POST, *words, *([] if "--index" in words else ["--index", index])], str(tmp_path))
+        for words, _ in cases
+    ]
+    for ended, (words, reason) in zip(run_cold("eval.find", commands), cases, strict=True):
+        assert any(reason in line for line in ended.lines), (words, ended)
+        assert ended.heavy == []
 
 
 def close(left: Any, right: Any) -> bool:

@@ -62,10 +62,17 @@ def declare(folder: Path, **values: Any) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | values))
 
 
-@pytest.mark.parametrize("pooling", ["mean", "lasttoken"])
-@pytest.mark.parametrize("include_prompt", [True, False])
+@pytest.mark.parametrize(
+    ("pooling", "include_prompt"),
+    [
+        ("mean", False),
+        ("lasttoken", True),
+        pytest.param("mean", True, marks=pytest.mark.slow),
+        pytest.param("lasttoken", False, marks=pytest.mark.slow),
+    ],
+)
 def test_queries_and_documents_have_their_prompts(
-    save: Save, include_prompt: bool, pooling: str
+    save: Save, pooling: str, include_prompt: bool
 ) -> None:
     folder = save(PROMPTS, include_prompt=include_prompt, pooling=pooling)
     settings = resolve(folder, "cpu").encoder.settings

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from claim2source.core.errors import run_program
+from claim2source.data.prepare import main
 from tests.data.test_checkthat2025 import task
 from tests.processes import program
 
@@ -34,9 +36,18 @@ def test_bad_input_is_exit_2_without_a_traceback(tmp_path: Path) -> None:
         (["checkthat2025", "--input", ".", "--output", "x", "\u202ename"], "\\u202ename"),
     ],
 )
-def test_wrong_command_line_is_exit_2(arguments: list[str], message: str, tmp_path: Path) -> None:
-    ran = program("scripts/prepare.py", *arguments, cwd=tmp_path)
-    assert ran.returncode == 2
-    assert message in ran.stderr
-    assert ran.stderr.count("\n") == 1 and ran.stderr.isascii()
-    assert "Traceback" not in ran.stderr
+def test_wrong_command_line_is_exit_2(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        run_program(main, arguments)
+    assert ended.value.code == 2
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert errors.count("\n") == 1 and errors.isascii()
+    assert "Traceback" not in errors

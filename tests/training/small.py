@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cache
+from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoTokenizer, BertConfig, BertModel
+from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedModel
 
 from claim2source.core.config import read_config
 from claim2source.core.records import Claim, Dataset, Qrels, Source
@@ -19,6 +23,7 @@ from claim2source.data.beir import write_beir
 from claim2source.mining import MinedRow, MiningConfig, Negative
 from claim2source.models import Encoder, ModelConfig, resolve
 from claim2source.models.hub import PACKAGED
+from claim2source.stages.yes_no import DETAILED, RELEASED, SYSTEM
 from claim2source.text import Rendering
 from claim2source.training.config import (
     BatchesConfig,
@@ -40,18 +45,59 @@ TOPICS = (
 ).split(", ")
 
 
-def save_small_model(folder: Path, dropout: float = 0.1, seed: int = 0, **sizes: float) -> Path:
-    """A random two-layer BERT with MiniLM's tokenizer."""
-    from importlib import import_module
+MINILM_WORDS = 30522
 
-    module = PACKAGED["sentence-transformers/all-MiniLM-L6-v2"][0]
-    AutoTokenizer.from_pretrained(import_module(module).get_model_path()).save_pretrained(folder)
+
+@cache
+def small_tokenizer() -> tuple[dict[str, str], list[int]]:
+    """The files of MiniLM's tokenizer with few of its words, and the numbers that these have there.
+
+    They are the frequent ones, those of the small data and those of prompts. All words would be
+    most of a small model, and most of the time of its training.
+    """
+    module = import_module(PACKAGED["sentence-transformers/all-MiniLM-L6-v2"][0])
+    tokenizer = AutoTokenizer.from_pretrained(module.get_model_path())
+    with TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        files = {path.name: path.read_text(encoding="utf-8") for path in Path(folder).iterdir()}
+    texts = [SYSTEM, RELEASED, DETAILED]
+    for split in small_splits():
+        texts += [text for c in split.claims for text in (c.text, c.translation or "")]
+        texts += [f"{source.title} {source.abstract}" for source in split.sources]
+    used = {i for ids in tokenizer(texts)["input_ids"] for i in ids}
+    # Special tokens keep their numbers; between them and the letters are unused ones.
+    kept = [*range(104), *range(999, 5000), *sorted(i for i in used if i >= 5000)]
+    number = {old: new for new, old in enumerate(kept)}
+    data = json.loads(files["tokenizer.json"])
+    words = data["model"]["vocab"].items()
+    data["model"]["vocab"] = {word: number[old] for word, old in words if old in number}
+    return files | {"tokenizer.json": json.dumps(data)}, kept
+
+
+def save_with_few_words(model: PreTrainedModel, folder: Path) -> Path:
+    """Save a model of all of MiniLM's words with those of the small tokenizer, and the tokenizer.
+
+    What is trained is, number by number, what would be trained with all words.
+    """
+    files, kept = small_tokenizer()
+    for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
+        if layer is not None:
+            layer.weight = torch.nn.Parameter(layer.weight.detach()[kept])
+    model.config.vocab_size = len(kept)
+    model.save_pretrained(folder)
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def save_small_model(folder: Path, dropout: float = 0.1, seed: int = 0, **sizes: float) -> Path:
+    """A random two-layer BERT with MiniLM's tokenizer, of fewer words."""
     torch.manual_seed(seed)
     shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     shape |= {"intermediate_size": 64, "max_position_embeddings": 64}
     shape |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
-    BertModel(BertConfig(vocab_size=30522, **shape | sizes)).save_pretrained(folder)
-    return folder
+    config = BertConfig(vocab_size=MINILM_WORDS, **shape | sizes)
+    return save_with_few_words(BertModel(config), folder)
 
 
 def small_encoder(folder: Path) -> Encoder:

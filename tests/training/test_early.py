@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -14,27 +13,16 @@ import pytest
 
 from claim2source.core.errors import InputError
 from claim2source.data.loading import require_golds
+from tests.cold import Command, Ended, run_cold
 from tests.refusals import refused
 from tests.shared_data import REPOSITORY
 from tests.training.small import data_of, mined_row, small_config
 
 DEMO = REPOSITORY / "claim2source" / "data" / "demo"
-CODE = """
-import importlib, sys
-from claim2source.core.errors import UserError
-main = importlib.import_module(f"claim2source.{sys.argv[1]}").main
-try:
-    main(sys.argv[2:])
-except UserError as error:
-    print(error)
-print([name for name in ("torch", "transformers", "faiss") if name in sys.modules])
-"""
 
 
-@pytest.fixture
-def noq(tmp_path: Path) -> Path:
-    """The demo without judgements."""
-    folder = tmp_path / "noq"
+def without_golds(folder: Path) -> Path:
+    """Make the demo without judgements."""
     folder.mkdir()
     for name in ("corpus.jsonl", "queries.jsonl"):
         (folder / name).symlink_to(DEMO / name)
@@ -66,39 +54,44 @@ ONE = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("program", "words", "message"),
-    [
-        *(("train.finetune", *case) for case in (*BOTH, *ONE)),
-        *(("train.finetune_reranker", *case) for case in BOTH),
-    ],
-)
-def test_what_is_missing_is_said_without_torch(
-    program: str, words: list[str], message: str, noq: Path
-) -> None:
+CASES = [
+    *(("train.finetune", *case) for case in (*BOTH, *ONE)),
+    *(("train.finetune_reranker", *case) for case in BOTH),
+]
+
+
+def command_of(program: str, words: list[str], folder: Path) -> Command:
+    if program == "train.finetune":
+        extra = ["--config", "configs/finetune/demo.yaml"]
+        return Command([*extra, "--out", "o", *words], str(folder))
+    # Every process of a launch checks, not only the first.
+    launch = {"TORCHELASTIC_RUN_ID": "1", "RANK": "1", "WORLD_SIZE": "2"}
+    launch |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    extra = ["--mined", "mined.jsonl", "--model.name", "all-MiniLM-L6-v2"]
+    return Command([*extra, "--out", "o", *words], str(folder), launch)
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Ended], Path]:
+    """How each of the cases ended, in one folder."""
+    folder = tmp_path_factory.mktemp("early")
+    without_golds(folder / "noq")
+    (folder / "end.yaml").write_text("systemz: []\n")
+    found: dict[str, list[Ended]] = {}
+    for program in ("train.finetune", "train.finetune_reranker"):
+        commands = [command_of(name, words, folder) for name, words, _ in CASES if name == program]
+        found[program] = run_cold(program, commands)
+    return [found[program].pop(0) for program, _, _ in CASES], folder
+
+
+@pytest.mark.parametrize("case", range(len(CASES)), ids=lambda i: f"{CASES[i][0]} {CASES[i][1]}")
+def test_what_is_missing_is_said_without_torch(case: int, ended: tuple[list[Ended], Path]) -> None:
+    _, words, message = CASES[case]
     if words[0] == "--device" and any(map(Path.exists, map(Path, ("/dev/nvidiactl", "/dev/kfd")))):
         pytest.skip("there is a GPU")
-    config = f"{program.removeprefix('train.')}/demo.yaml".replace("finetune_reranker", "reranker")
-    extra = ["--config", f"configs/{config}"] if "reranker" not in program else []
-    (noq.parent / "end.yaml").write_text("systemz: []\n")
-    # Every process of a launch checks, not only the first.
-    launch: dict[str, str] = {}
-    if "reranker" in program:
-        extra = ["--mined", "mined.jsonl", "--model.name", "all-MiniLM-L6-v2"]
-        launch = {"TORCHELASTIC_RUN_ID": "1", "RANK": "1", "WORLD_SIZE": "2"}
-        launch |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    environment = {"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1"}
-    process = subprocess.run(
-        [sys.executable, "-c", CODE, program, *extra, "--out", "o", *words],
-        capture_output=True,
-        text=True,
-        cwd=noq.parent,
-        env={**environment, **launch},
-        timeout=120,
-    )
-    *lines, heavy = process.stdout.splitlines() or [process.stderr]
-    assert heavy == "[]" and any(message in line for line in lines), process.stdout + process.stderr
-    assert not (noq.parent / "o").exists()
+    found = ended[0][case]
+    assert found.heavy == [] and any(message in line for line in found.lines), found
+    assert not (ended[1] / "o").exists()
 
 
 def count_calls(patch: pytest.MonkeyPatch, functions: dict[str, Any]) -> Counter[str]:
@@ -178,7 +171,8 @@ def test_each_check_runs_once_in_a_training(
     assert {**counts, "find": len(finds)} == expected
 
 
-def test_golds_are_looked_for_in_the_judgements(noq: Path) -> None:
+def test_golds_are_looked_for_in_the_judgements(tmp_path: Path) -> None:
+    noq = without_golds(tmp_path / "noq")
     require_golds(DEMO, "dev")
     (noq / "qrels").mkdir()
     header = "query-id\tcorpus-id\tscore\n"

@@ -234,8 +234,8 @@ def test_the_debug_config_overfits_one_batch_of_the_demo(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("tuning", "batches", "accumulation", "end", "losses"),
     [
-        ("lora", 2, 2, "SIGTERM", OUR_LOSS),
-        ("lora", 3, 1, "power", OWN_LOSSES),
+        ("lora", 2, 2, "SIGTERM", OWN_LOSSES),
+        pytest.param("lora", 3, 1, "power", OWN_LOSSES, marks=pytest.mark.slow),
         pytest.param("full", 3, 1, "power", OUR_LOSS, marks=pytest.mark.slow),
         pytest.param("full", 2, 1, "SIGINT", OWN_LOSSES, marks=pytest.mark.slow),
         pytest.param("lora", 3, 1, "power", OUR_LOSS, marks=pytest.mark.slow),
@@ -438,7 +438,7 @@ def test_a_run_is_not_resumed_on_something_else(
     before = (tmp_path / "run" / "state.pt").read_bytes()
     if change == "base model":
         weights = load_file(model / "model.safetensors")
-        weights["embeddings.word_embeddings.weight"][999] += 1
+        weights["embeddings.word_embeddings.weight"][99] += 1
         save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
     elif change == "teacher's run":
         write_trec_run(Run.from_lists({c.id: [(c.golds[0], 2.0)] for c in train.claims}), teacher)

@@ -48,6 +48,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def bert(folder: Path) -> Encoder:
+    """The encoder, in training; its weights do not change."""
+    return loaded(folder)
+
+
+@pytest.fixture(scope="module")
 def gritlm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_mistral(tmp_path_factory.mktemp("gritlm") / "model", attention_dropout=0.2)
 
@@ -156,14 +162,13 @@ def gradients(
     return float(loss.detach()), gradient_of
 
 
-@pytest.mark.parametrize("size", [1, 2, 4, 11, 50])
+@pytest.mark.parametrize("size", [1, 4, 11])
 @pytest.mark.parametrize(("temperature", "name"), [(0.02, "ours"), (1.0, "ours"), (1.0, "own")])
 def test_gradients_are_the_plain_ones_with_dropout(
-    folder: Path, encode: Any, size: int, temperature: float, name: str
+    bert: Encoder, encode: Any, size: int, temperature: float, name: str
 ) -> None:
-    """Also for a user's losses."""
-    losses = LOSSES[name]
-    encoder = loaded(folder)
+    """Also for a user's losses; a text, four or all of them a chunk."""
+    losses, encoder = LOSSES[name], bert
     tokens = encoder.tokenize(TEXTS, "claim")
     chunks = length_chunks([len(text.ids) for text in tokens], size)
     assert sorted(row for rows in chunks for row in rows) == list(range(len(TEXTS)))
@@ -179,7 +184,7 @@ def test_gradients_are_the_plain_ones_with_dropout(
     assert relative_gap(reference[1], reseeded[1]) > 1e-2
 
 
-ALWAYS = [(True, True, True), (False, False, True)]
+ALWAYS = [(True, True, True)]
 
 
 @pytest.mark.parametrize(
@@ -206,10 +211,12 @@ def test_with_checkpointing_adapters_and_autocast(
     assert relative_gap(reference[1], reseeded[1]) > 1e-2
 
 
-def test_the_last_chunk_is_encoded_once_and_is_full_of_the_longest_texts(folder: Path) -> None:
-    encoder = loaded(folder)
+def test_the_last_chunk_is_encoded_once_and_is_full_of_the_longest_texts(bert: Encoder) -> None:
+    encoder = bert
     tokens = encoder.tokenize(TEXTS, "claim")
-    chunks = length_chunks([len(text.ids) for text in tokens], 3)
+    lengths = [len(text.ids) for text in tokens]
+    chunks = length_chunks(lengths, 3)
+    assert length_chunks(lengths, 50) == length_chunks(lengths, 11)
     calls: list[list[int]] = []
 
     def encode(rows: Sequence[int]) -> torch.Tensor:
@@ -248,9 +255,9 @@ class Saved:
         self.tensor = tensor.detach()  # an output that holds its own graph would keep it alive
 
 
-def test_activations_of_one_chunk_at_a_time(folder: Path) -> None:
+def test_activations_of_one_chunk_at_a_time(bert: Encoder) -> None:
     """The first pass keeps no graph, and the second drops each before the next is made."""
-    encoder = loaded(folder)
+    encoder = bert
     tokens = encoder.tokenize(TEXTS, "claim")
     chunks = length_chunks([len(text.ids) for text in tokens], 1)
     tensors: weakref.WeakSet[Saved] = weakref.WeakSet()

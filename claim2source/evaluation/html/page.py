@@ -6,8 +6,10 @@ import base64
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations, pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,6 +37,9 @@ from claim2source.evaluation.ranks import gold_moves
 from claim2source.evaluation.reports import ReportConfig, named_reports
 from claim2source.metrics.families import TOO_FEW, WITHIN_NOISE, Family, compare_family
 from claim2source.metrics.metrics import language_masks, language_strata
+
+if TYPE_CHECKING:
+    import jinja2
 
 FOLDER = Path(__file__).parent
 GENERATOR = '<meta name="generator" content="Claim2Source'
@@ -240,6 +245,19 @@ def _move_lines(runs: Mapping[str, Run], dataset: Dataset) -> list[str]:
 
 def render_page(**values: object) -> str:
     """Render the template with its script and style; all values are escaped."""
+    script, style = ("\n" + (FOLDER / name).read_text(encoding="utf-8") for name in (SCRIPT, STYLE))
+    return _template().render(
+        script=script,
+        style=style,
+        script_hash=_hash(script),
+        style_hash=_hash(style),
+        **values,
+    )
+
+
+@cache
+def _template() -> jinja2.Template:
+    """Compile the template, once: it takes longer than to render a page."""
     import jinja2
     from markupsafe import Markup, escape
 
@@ -254,14 +272,7 @@ def render_page(**values: object) -> str:
     environment.filters["word_columns"] = _word_columns
     # In a narrow column a system's name may break before its claim form.
     environment.filters["breakable"] = lambda name: Markup(str(escape(name)).replace(".", "<wbr>."))
-    script, style = ("\n" + (FOLDER / name).read_text(encoding="utf-8") for name in (SCRIPT, STYLE))
-    return environment.get_template(TEMPLATE).render(
-        script=script,
-        style=style,
-        script_hash=_hash(script),
-        style_hash=_hash(style),
-        **values,
-    )
+    return environment.get_template(TEMPLATE)
 
 
 def _word_columns(table: TextTable) -> dict[int, str]:

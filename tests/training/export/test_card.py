@@ -122,7 +122,7 @@ def hub() -> Iterator[Hub]:
                 self.reply({})
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
+    Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         hub.address = f"http://127.0.0.1:{server.server_address[1]}"
         yield hub

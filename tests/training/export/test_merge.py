@@ -129,7 +129,10 @@ def test_adapters_over_experts_are_merged(kind: str, tmp_path: Path) -> None:
         write_sum(read_parts([tmp_path / "point", tmp_path / "other"]), tmp_path / "soup")
 
 
-@pytest.mark.parametrize("scale", [None, 0.0, 0.5, 1.0, 1.5])
+@pytest.mark.parametrize(
+    "scale",
+    [None, 0.5, *(pytest.param(scale, marks=pytest.mark.slow) for scale in (0.0, 1.0, 1.5))],
+)
 def test_lora_is_the_base_plus_scaled_delta(
     scale: float | None, base: Path, tmp_path: Path
 ) -> None:
@@ -226,7 +229,7 @@ def test_an_adapter_trained_over_4_bits_is_merged_without_a_gpu(base: Path, tmp_
         resolve(tmp_path / "point", "cpu")
 
 
-@pytest.mark.parametrize("kind", ["lora", "full"])
+@pytest.mark.parametrize("kind", ["lora", pytest.param("full", marks=pytest.mark.slow)])
 def test_what_its_base_may_do_is_said_by_the_user(kind: str, base: Path, tmp_path: Path) -> None:
     torch.save(load_file(base / "model.safetensors"), base / "pytorch_model.bin")
     (base / "model.safetensors").unlink()
@@ -242,7 +245,7 @@ def test_what_its_base_may_do_is_said_by_the_user(kind: str, base: Path, tmp_pat
         export(tmp_path / "point", tmp_path / "more", model=replace(model_config, pooling="cls"))
 
 
-@pytest.mark.parametrize("kind", ["lora", "full"])
+@pytest.mark.parametrize("kind", ["lora", pytest.param("full", marks=pytest.mark.slow)])
 def test_an_export_for_claims_alone_reads_sources_by_the_base(
     kind: str, base: Path, tmp_path: Path, save_tiny: Callable[..., Path]
 ) -> None:

@@ -64,13 +64,17 @@ SIDES = ("claim", "source")
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [
-        ("full", {"normalize": False}),
-        ("base", {"max_length": 20}),
-        ("lora", {"pooling": "cls"}),
+        pytest.param("full", {"normalize": False}, marks=pytest.mark.slow),
+        pytest.param("base", {"max_length": 20}, marks=pytest.mark.slow),
+        pytest.param("lora", {"pooling": "cls"}, marks=pytest.mark.slow),
         ("full", {"pooling": "last", "normalize": False}),
         ("lora", {"template": replace(TEMPLATE, pool_prefix=False)}),
         ("full", {"template": Template("", "passage : b c", False)}),
-        ("lora", {"pooling": "cls", "template": replace(TEMPLATE, pool_prefix=False)}),
+        pytest.param(
+            "lora",
+            {"pooling": "cls", "template": replace(TEMPLATE, pool_prefix=False)},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_sentence_transformers_and_we_read_the_same_vectors(
@@ -83,7 +87,7 @@ def test_sentence_transformers_and_we_read_the_same_vectors(
     assert np.abs(claims - sources).max() > 1e-2  # swapped prompts would show
 
 
-@pytest.mark.parametrize("kind", ["full", "lora"])
+@pytest.mark.parametrize("kind", [pytest.param("full", marks=pytest.mark.slow), "lora"])
 def test_the_sides_of_a_base_are_put_right(kind: str, base: Path, tmp_path: Path) -> None:
     say(base, padding_side="left", truncation_side="left")
     out, _ = exported(config(base, max_length=40), tmp_path, kind)
@@ -91,7 +95,7 @@ def test_the_sides_of_a_base_are_put_right(kind: str, base: Path, tmp_path: Path
         assert json.loads((out / "tokenizer_config.json").read_text())[key] == "right"
 
 
-@pytest.mark.parametrize("kind", ["full", "lora"])
+@pytest.mark.parametrize("kind", ["full", pytest.param("lora", marks=pytest.mark.slow)])
 def test_lower_case_and_cut_vectors_are_handed_on(kind: str, base: Path, tmp_path: Path) -> None:
     declare(base, sbert={"do_lower_case": True}, whole={"truncate_dim": 7})
     out, _ = exported(ModelConfig(str(base), template=TEMPLATE), tmp_path, kind)

@@ -66,7 +66,8 @@ def test_a_sum_names_its_parts_and_of_the_same_weights_is_these_to_the_bit(
 
 
 # Those that do not sum to 1 leave or take the rest of the base; without any it is the mean.
-WEIGHTS = pytest.mark.parametrize("weights", [None, (0.75, 0.25), (0.5, 0.0), (0.9, 0.4)])
+MORE = [pytest.param(weights, marks=pytest.mark.slow) for weights in ((0.75, 0.25), (0.5, 0.0))]
+WEIGHTS = pytest.mark.parametrize("weights", [None, (0.9, 0.4), *MORE])
 Pair = tuple[float, float]
 
 

@@ -12,7 +12,7 @@ from transformers import BertConfig, BertForSequenceClassification, Qwen3Config,
 from claim2source.core.config import read_config
 from claim2source.training.reranker_config import RerankerConfig
 from tests.models.mistral import SIZES
-from tests.training.small import small_setup
+from tests.training.small import MINILM_WORDS, save_with_few_words, small_setup
 
 
 def small_rerankers(folder: Path) -> dict[str, Path]:
@@ -25,11 +25,12 @@ def small_rerankers(folder: Path) -> dict[str, Path]:
         for file in ("model.safetensors", "config.json"):
             (dirs[name] / file).unlink()
     torch.manual_seed(0)
-    shape = BertConfig.from_pretrained(model, num_labels=1, initializer_range=0.2)
-    BertForSequenceClassification(shape).save_pretrained(dirs["cross_encoder"])
+    words = {"vocab_size": MINILM_WORDS}
+    shape = BertConfig.from_pretrained(model, num_labels=1, initializer_range=0.2, **words)
+    save_with_few_words(BertForSequenceClassification(shape), dirs["cross_encoder"])
     longer = SIZES | {"max_position_embeddings": 512}
-    decoder = Qwen3Config(vocab_size=30522, head_dim=8, **longer)
-    Qwen3ForCausalLM(decoder).save_pretrained(dirs["yes_no"])
+    decoder = Qwen3Config(head_dim=8, **longer, **words)
+    save_with_few_words(Qwen3ForCausalLM(decoder), dirs["yes_no"])
     dirs["mined"] = folder / "mined.jsonl"
     mine(
         f"--out={dirs['mined']} --dataset={data} --first.system=BM25 --first.depth=10 "
