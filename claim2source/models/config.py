@@ -146,7 +146,8 @@ class ModelChanges(ModelConfig):
     """Change settings of a model that is chosen elsewhere.
 
     Args:
-        name: a model, as in any config; empty: the one that is chosen elsewhere.
+        name: a checkpoint, a training run's folder or a model's name; empty: the model that is set
+            elsewhere, such as the index's own.
     """
 
     name: str = ""
