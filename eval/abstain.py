@@ -28,7 +28,8 @@ class AbstainConfig(ModelOptions):
     Args:
         index: folder or bucket that has the index.
         out: folder for `reliability.json`.
-        dataset: folder in BEIR layout, or `demo`.
+        dataset: folder in BEIR layout, or its name in CLAIM2SOURCE_DATA, or `demo`; or a file of
+            pairs.
         split: split whose claims are queries, each with its papers in the index and without.
         device: none uses a GPU if there is one.
     """

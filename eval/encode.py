@@ -45,7 +45,8 @@ class EncodeConfig(StoreOptions):
     """Settings of `eval/encode.py`.
 
     Args:
-        dataset: folder in BEIR layout, or `demo`.
+        dataset: folder in BEIR layout, or its name in CLAIM2SOURCE_DATA, or `demo`; or a file of
+            pairs.
         model: `model.name` is a checkpoint, a training run's folder (its chosen epoch) or a model;
             the other keys apply to models that are not a checkpoint of ours.
         rendering: text of claims and sources for such models; a checkpoint has its own.

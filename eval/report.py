@@ -1,13 +1,13 @@
 """Compare evaluated systems: `python eval/report.py --reports DIR... [--html FILE]`.
 
-Prints the leaderboard: scores by language, and paired tests against any row. `--out` saves it,
-with costs and the tests of each language, as `compare.json` and `compare.md`. `--html` writes the
-comparison as one page that loads nothing. `--published` sets our scores next to the papers' tables
-instead, and adds them to the page.
+Prints the leaderboard: scores by language, and paired tests against one row (`--against`). `--out`
+saves it, with costs and the tests of each language, as `compare.json` and `compare.md`. `--html`
+writes the comparison as a single page, without other files. `--published` prints our scores next
+to the papers' tables instead, and adds them to the page.
 
-`--groups` says who is tied with the first: it prints an interval of ranks for every system, and
-the groups that no paired test separates. It also takes files: `--groups --runs FILE... --qrels
-FILE`. `--out` keeps them as `groups.json`, `groups.md` and `groups.csv`.
+`--groups` lists who is tied with the first: it prints an interval of ranks for every system, and
+the groups that no paired test separates. It also takes runs: `--groups --runs FILE... --qrels
+FILE`. `--out` saves them as `groups.json`, `groups.md` and `groups.csv`.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class RewriteConfig(ModelOptions):
 
     Args:
         out: folder of the texts; styles that are already there are kept.
-        dataset: folder in BEIR layout, or `demo`.
+        dataset: folder in BEIR layout, or its name in CLAIM2SOURCE_DATA, or `demo`.
         split: split whose claims are rewritten; sources are always those of the whole pool.
         versions: how often each text is rewritten; scores are averaged over the versions.
         claims: the text of a foreign claim that is rewritten, in its own language: the translation

@@ -91,7 +91,8 @@ class LLMStagesConfig(Settings):
         out: folder of answers.
         results: JSON file of the rows; none: llm.json in `out`.
         page: Markdown file whose rows are replaced, or that is written.
-        dataset: folder in BEIR layout, or `demo`.
+        dataset: folder in BEIR layout, or its name in CLAIM2SOURCE_DATA, or `demo`; or a file of
+            pairs.
         rumors: the organisers' JSON; none: rows on rumours are left out.
         claims: claims of each row.
         sample: write these claims and the first `pool` of their sources as a data set to this

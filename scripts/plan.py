@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from claim2source.core.config import Between, read_config
 from claim2source.core.errors import ConfigError, UserError, run_program
+from claim2source.core.progress import duration
 from claim2source.core.tables import Cell, TextTable, render
 from claim2source.core.terminal import say
 from claim2source.data.loading import load
@@ -315,7 +316,7 @@ def report(config: PlanConfig) -> str:
     planned = estimate.memory
     lines = [
         render([TextTable(columns, rows)]) + "\n",
-        f"{estimate.steps:,} optimizer steps; {hours:,.1f} hours on {config.processes} x "
+        f"{estimate.steps:,} optimizer steps; {duration(3600 * hours)} on {config.processes} x "
         f"{config.card} at {TRAINING:.0%} of its peak in training, {ENCODING:.0%} in encoding",
         f"{planned}: {'fits' if planned.fits else 'does not fit'}",
     ]

@@ -36,7 +36,8 @@ class StagePlanConfig(ModelOptions):
     """Settings of a plan for stages.
 
     Args:
-        dataset: folder in BEIR layout, or `demo`.
+        dataset: folder in BEIR layout, or its name in CLAIM2SOURCE_DATA, or `demo`; or a file of
+            pairs.
         split: split of the planned run.
         llm: language model of stages that name none.
         claims: number of claims to measure on.

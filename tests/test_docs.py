@@ -223,7 +223,7 @@ def settings_table(kind: type, above: set[str]) -> str:
         if row not in above:
             rows.append(row)
         above |= {row, f"| `{key.partition('.')[2]}` | {default} | {text} |"}
-    return "\n".join(rows) if len(rows) > 2 else "Its keys, with defaults, stand above."
+    return "\n".join(rows) if len(rows) > 2 else "Its keys are in a table above."
 
 
 def test_tables_of_settings_have_the_keys_and_defaults_of_the_programs() -> None:

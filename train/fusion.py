@@ -72,7 +72,9 @@ RAW_TWO = "raw two: "
 
 # Keys that are listed first in the help.
 COMMON = (
+    "views",
     "system",
+    "files",
     "dataset",
     "out",
     "checkpoint",
@@ -80,8 +82,6 @@ COMMON = (
     "split",
     "folds",
     "against",
-    "store",
-    "device",
 )
 
 
@@ -94,7 +94,8 @@ class LearnedFusionConfig(EvaluationOptions, ChoosingOptions):
         system: name of a system in the YAML files whose first sources are re-ranked: its sources
             before a stage `learned`, if it has one.
         out: folder for the fusion (`fusion.json`), the report and the runs.
-        dataset: folder in BEIR layout, or `demo`.
+        dataset: folder in BEIR layout, or its name in CLAIM2SOURCE_DATA, or `demo`; or a file of
+            pairs.
         split: split to report on; nothing is chosen on it.
         checkpoint: encoder of the views that name none, and dense model of the system: a
             checkpoint, the folder of a training run, or a model's name; none: all-MiniLM-L6-v2

@@ -89,8 +89,8 @@ class MergeConfig(StoreOptions):
             `scales`, if the base was chosen, the best trained epoch), or several to sum.
         out: folder to write.
         dtype: type of the written weights; none: the checkpoint's. Sums are computed in float32.
-        dataset: folder in BEIR layout, or `demo`, for scores if there is something to choose;
-            none: the training data of the first checkpoint.
+        dataset: data set for scores if there is something to choose: folder in BEIR layout, or its
+            name in CLAIM2SOURCE_DATA, or `demo`; none: the training data of the first checkpoint.
         split: split to report on; nothing is chosen on it.
         rule: rule of choice on val: `one_se`, among candidates within one standard error of the
             best, by paper, the scale nearest to 1, or the sum; or the plain `best`.

@@ -63,7 +63,8 @@ class MineConfig(Settings):
         format: `ids` of claims and sources with scores, for our trainers; `gritlm`: their texts
             (query, pos, neg), for the fine-tuning code of GritLM and of the 2026 paper.
         instruction: with `gritlm`, the instruction before each claim.
-        dataset: folder in BEIR layout, or `demo`.
+        dataset: folder in BEIR layout, or its name in CLAIM2SOURCE_DATA, or `demo`; or a file of
+            pairs.
         split: split whose claims are mined.
         val_share: share carved out as val and not mined, as in training; 0 mines all.
         val_seed: seed that selects val's papers.

@@ -96,11 +96,18 @@ OF_PROGRAM: Mapping[str, Mapping[str, str]] = {
         "model.name": "cross-encoder/ms-marco-MiniLM-L6-v2",
         "out": "checkpoints/reranker",
     },
+    "fusion": {
+        "against": "Learned-min-max",
+        "files": "configs/systems/learned.yaml",
+        "out": "out/fusion",
+        "system": "Learned",
+        "views": "configs/fusion/views.yaml",
+    },
     "index": {"claims": "data/ct25", "model.name": "checkpoints/demo", "out": "idx"},
     "merge": {"out": "my_model"},
     "mine": {"out": "mined.jsonl", "split": "train"},
     "rewrite": {"out": "styles/ct25"},
-    "rumors": {"dataset": "rumours_dev.json", "systems": "configs/systems/rumors.yaml"},
+    "rumors": {"dataset": "rumours_dev.json", "systems": "configs/rumors/axolotl.yaml"},
     "translate": {"out": "data/translated"},
 }
 

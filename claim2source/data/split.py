@@ -49,8 +49,9 @@ def carve_val(
             room.subtract(counts)
     if not 0 < len(val_ids) < len(train.claims):
         side = "train" if val_ids else VAL
-        reason = f"a share that leaves {side} claims: {len(train.claims)} in {len(groups)} groups"
-        raise ConfigError("share", share, reason)
+        size = f"{len(train.claims)} claims of {len(groups)} separate papers"
+        reason = f"{share:g} leaves no {side} claims: the training split has {size}"
+        raise ConfigError("share", share, "", reason)
     if seen_share:
         staying = [claim for claim in train.claims if claim.id not in val_ids]
         quotas = Counter({lang: round(seen_share * total) for lang, total in totals.items()})

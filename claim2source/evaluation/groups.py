@@ -114,7 +114,7 @@ class GroupsReport:
         if len(self.systems) == 1:
             return f"{self.first} is alone."
         if not self.tied_with_first:
-            return f"{self.first} is first, and tied with no other."
+            return f"{self.first} is first; no other system is tied with it."
         tied = listed(list(self.tied_with_first), _MOST_NAMED)
         return f"{self.first} is first; no test separates it from {tied}."
 
@@ -123,11 +123,11 @@ class GroupsReport:
         """State what the ranks, letters and p-values mean, and how they were computed."""
         percent = f"{100 * (1 - self.alpha):g} %"
         return (
-            f"Ranks: with a confidence of {percent} every system's true rank is in its interval, "
-            "all at once. Systems that share a letter are separated by no test. Paired "
-            f"randomisation tests by gold paper ({self.claims} claims of {self.papers} papers) of "
-            f"all {len(self.pairs)} pairs, by the same {self.repeats} flips, corrected together "
-            "(max-T, step-down)."
+            f"Ranks: with a confidence of {percent}, the true ranks of all systems are in their "
+            "intervals. No test separates systems that share a letter. Tests: paired "
+            f"randomisation by gold paper ({self.claims} claims of {self.papers} papers) for each "
+            f"pair of systems ({len(self.pairs)}), with the same {self.repeats} flips, corrected "
+            "together (max-T, step-down)."
         )
 
     def table(self) -> TextTable:

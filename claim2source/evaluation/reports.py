@@ -45,15 +45,17 @@ class ReportConfig(Settings):
             they are printed only.
         qrels: with `runs`, their judgements, in place of a data set: TREC qrels, BEIR's TSV or the
             lab's gold TSV.
-        dataset: folder in BEIR layout, or `demo`: the claims that the runs are of; none: as all
-            the reports say.
-        split: split that the runs are of; none: as all the reports say, or dev without reports.
+        dataset: data set of the runs: folder in BEIR layout, or its name in CLAIM2SOURCE_DATA, or
+            `demo`; none: that of the reports.
+        split: split of the runs; none: that of the reports, or dev without reports.
         against: the system that every other is tested against; none: the first.
-        metric: what is compared.
-        alpha: level of the family of tests; of groups, the chance of a wrong separation.
-        repeats: permutations and draws; permutations are raised if Holm needs more.
-        seed: of permutations and draws.
-        claims: most claims to list on the page, those that the systems differ on first.
+        metric: metric that is compared.
+        alpha: significance level of the family of tests; with `groups`, the chance of a wrong
+            separation.
+        repeats: number of permutations and bootstrap draws; more permutations are made if Holm
+            needs them.
+        seed: seed of the permutations and draws.
+        claims: maximal number of claims on the page; claims on which the systems differ come first.
         wandb: log the page's tables to Weights & Biases.
     """
 

@@ -59,10 +59,9 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
 
     Args:
         out: folder for the reports; rows that are already there with these settings are kept.
-        dataset: folder in BEIR layout, or `demo`.
+        dataset: folder in BEIR layout, or its name in CLAIM2SOURCE_DATA, or `demo`; or a file of
+            pairs.
         split: split to report on; no setting is chosen on it.
-        checkpoint: checkpoints, models, or training runs. Every kept epoch of a run, and step 0,
-            is a system; systems with `dense: checkpoint` run on each.
         routes: language -> checkpoint that ranks its claims instead of `checkpoint`; on the
             command line `--route de=RUN`.
         stages: a file of systems to run on each checkpoint instead of their own dense model.
@@ -82,7 +81,8 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
             for a claim, the original is used. Settings are chosen without it.
         llm: the language model of stages that do not name one.
         model: settings of a model that is not a checkpoint of ours; its name is `checkpoint`.
-        rendering: representation for such a model; a checkpoint has its own.
+        rendering: form of claims and sources for a `checkpoint` that is not ours; one of ours has
+            its own.
         depth: sources kept per claim; deeper metrics are left out. None: 100, or the depth of the
             deepest metric.
     """
@@ -95,16 +95,22 @@ class EvaluateConfig(EvaluationOptions, ChoosingOptions):
     )
     only: list[str] = list_field(
         (),
-        help="only these systems; chosen: a training's chosen checkpoint and systems on it; "
-        "chosen+NAME: one of these",
+        help="only these systems, by name; `chosen`: a training's chosen checkpoint, and the "
+        "systems that run on it; `chosen+NAME`: one of these",
     )
-    checkpoint: list[str] = list_field((), help="checkpoints, training runs, or models' names")
+    checkpoint: list[str] = list_field(
+        (),
+        help="checkpoints, models' names, or training runs: every kept epoch of a run, and step 0, "
+        "is a row; systems with `dense: checkpoint` run on each",
+    )
     routes: dict[str, str] = field(default_factory=dict)
     stages: Path | None = None
     run: Path | None = None
     vary: dict[str, list[Any]] = field(default_factory=dict)
     styles: StyleOptions | None = None
-    claims: list[str] = list_field((), help="claim forms; none: each system's own")
+    claims: list[str] = list_field(
+        (), help="claim forms: original, translated, bilingual or paired; none: each system's own"
+    )
     languages: list[str] | None = list_field(help="score claims in these languages only")
     val: Literal["auto", "carved", "train"] = "auto"
     rewrites: Path | None = None

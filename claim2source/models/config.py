@@ -94,13 +94,16 @@ class ModelConfig(Settings):
         revision: commit of the hub repository; none takes the newest.
         pooling: mean over the text's tokens, the first token (cls) or the last; none: as the
             model's sentence-transformers files say.
-        normalize: vectors of length 1; none: as those files say, else true.
-        max_length: tokens per text, special tokens included; none: as those files say.
-        template: prefixes of claims and sources, and the token at the end; if none is
-            given, the prompts that those files declare are the prefixes.
-        prompts: whether those declared prompts are applied.
+        normalize: scale vectors to length 1; none: as the model's sentence-transformers files
+            say, else true.
+        max_length: tokens per text, special tokens included; none: as the model's
+            sentence-transformers files say.
+        template: prefixes of claims and sources, and the token at the end; if none is given, the
+            prompts in the model's sentence-transformers files are the prefixes.
+        prompts: without a `template`, use the prompts in the model's sentence-transformers files.
         truncate_dim: dimensions that are kept of each vector, for a model that was trained for
-            truncation (Matryoshka); none: as those files say, else all.
+            truncation (Matryoshka); none: as the model's sentence-transformers files say, else
+            all.
         dtype: type of the weights: float32, bfloat16 or float16.
         bidirectional: true lets a decoder's tokens attend to later ones (GritLM); none: as
             the model's config says.
@@ -143,7 +146,8 @@ class ModelChanges(ModelConfig):
     """Change settings of a model that is chosen elsewhere.
 
     Args:
-        name: a model, as in any config; empty: the one that is chosen elsewhere.
+        name: a checkpoint, a training run's folder or a model's name; empty: the model that is set
+            elsewhere, such as the index's own.
     """
 
     name: str = ""

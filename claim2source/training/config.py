@@ -40,15 +40,16 @@ class DataConfig(Settings):
     Args:
         dataset: folder in BEIR layout, or its name in CLAIM2SOURCE_DATA, or `demo`, the set that
             ships with the package; or a file of pairs (CSV, TSV, JSON lines, Parquet).
-        train_split: split whose claims are trained on; `val` is carved from it.
+        train_split: split whose claims are trained on; a part of it is held out as val.
         report_split: split that is scored at the end and used for nothing else.
-        val_share: share of each language's claims that goes to val, by gold paper.
-        val_seed: seed that selects those papers.
+        val_share: share of each language's claims that are held out as val, with all claims of
+            their papers.
+        val_seed: seed that selects the papers of val.
         val_seen_share: share of each language's claims that also go to val, although their papers
             stay in train; none: as val_share with `choose: best`, else 0.
-        seen_share_expected: share of claims of seen papers, 0 to 1, to expect when choosing; none:
-            the share of the training split's claims whose paper has another claim.
-        limit: train only on this many first claims (val is carved out before); none: all.
+        seen_share_expected: weight of the claims of seen papers when something is chosen on val, 0
+            to 1; none: the share of the training split's claims whose paper has another claim.
+        limit: train only on the first claims, this many (val is held out before); none: all.
         repeat: how often an epoch uses each training pair; more than 1 means fewer evaluations
             and checkpoints for the same number of optimizer steps.
         lenient: skip rows of the data set that cannot be loaded; their number is logged.
@@ -107,8 +108,8 @@ class StepsConfig(Settings):
             in transformers.
         weight_decay: weight decay of AdamW; biases and norms have none.
         max_grad_norm: gradients are clipped to this norm; 0 does not clip.
-        dropout: of the base model while training; none leaves the model's own. 0 trains
-            nearly twice as fast on a CPU.
+        dropout: dropout of the base model while training; none: the model's own. 0 trains nearly
+            twice as fast on a CPU.
         train_layers: with tuning: full, train only this many last layers, and freeze the word
             embeddings and lower layers: half of the layers take two thirds of the time, and
             in multilingual models the embeddings are most of the weights; none: all.
@@ -200,7 +201,8 @@ class WandbConfig:
     """Configure Weights & Biases.
 
     Args:
-        mode: `auto`: online with a key, offline without; or online, offline, off.
+        mode: `auto`: online if there is a key (`wandb login`), else offline; or online, offline,
+            off.
         project: project of the run.
         name: name of the run; none: the output folder's.
     """
@@ -215,7 +217,7 @@ class TrainingRecipe(Settings):
     """Configure how weights are trained, independently of data, machine and folder.
 
     Args:
-        rendering: representation of claims and sources.
+        rendering: form of claims and sources.
         tuning: `lora` adds adapters, `full` trains every weight.
         lora: the adapters.
         optimisation: batches, epochs and the optimizer.
@@ -250,8 +252,8 @@ class RunConfig(TrainingRecipe):
 
     Args:
         data: data for training, choosing and reporting.
-        choose: the run's chosen checkpoint: the `best` on val by `rule`, the model before training
-            included, or the `last` epoch.
+        choose: which checkpoint the run chooses: the `best` on val by `rule`, which may be the
+            model before training, or the `last` epoch.
         rule: `one_se`: the candidate nearest to the last epoch among those that are within one
             standard error of the best on val, by paper, and not below the model before training;
             or the plain `best`.

@@ -102,7 +102,11 @@ class WeightedLoss(Settings):
 
 @dataclass(frozen=True)
 class InfoNCE(WeightedLoss):
-    """Contrastive loss (2026 paper, table 6)."""
+    """Contrastive loss (2026 paper, table 6).
+
+    Args:
+        weight: weight of the contrastive loss: a claim's gold against all sources of the batch.
+    """
 
     def compute(self, inputs: LossInputs) -> Tensor:
         pairs = inputs.targets.positives, inputs.targets.masked
@@ -135,6 +139,7 @@ class Distillation(WeightedLoss):
     more than `optimisation.negatives`, or have the teacher score the mined file.
 
     Args:
+        weight: weight of the loss that learns a teacher's scores of each claim's candidates.
         scores: run file (TREC) with the teacher's scores of training claims' candidates, or a
             folder of them, such as `runs` of an evaluation.
         candidates: take a claim's hard negatives from the teacher's run, highest first, instead of
@@ -193,6 +198,7 @@ class KeepBase(WeightedLoss):
     """Penalise deviating from the base model's ranking of each batch.
 
     Args:
+        weight: weight of the KL divergence from the base model's ranking of each batch.
         languages: a claim's weight by its language, such as {en: 1.0, de: 0.2}; others have
             0. Empty: every language has 1.
     """
@@ -262,7 +268,11 @@ def keep_base(
 
 @dataclass(frozen=True)
 class Consistency(WeightedLoss):
-    """Bring a claim and its translation together."""
+    """Bring a claim and its translation together.
+
+    Args:
+        weight: weight of the distance between a claim and its translation.
+    """
 
     needs: ClassVar[tuple[Need, ...]] = ("translations",)
 
@@ -291,6 +301,7 @@ class Alignment(WeightedLoss):
     labels and are encoded as claims.
 
     Args:
+        weight: weight of the distance between the student's vectors and the teacher's.
         most: number of titles and sentences, drawn at random; the teacher encodes them once;
             none: all.
     """

@@ -16,7 +16,7 @@ from claim2source.training.config import OptimisationConfig, RetrieverRecipe
 from claim2source.training.resume import trainable_weights
 
 GIB, MIB = 2**30, 2**20
-# Bytes per trained weight: weight and gradient in fp32, and AdamW's two means.
+# Bytes per trained weight: weight and gradient in fp32, and AdamW's two moments.
 TRAINED, MEANS = 16, 8
 DTYPES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 # Bytes per weight in NF4 with its scales.
@@ -35,7 +35,7 @@ class Memory:
     """Bytes that a device needs to train with this many `tokens` at once.
 
     `weights` are the bytes of frozen weights, `states` those of trained weights with gradients and
-    AdamW's means; `a_token` is what the forward pass keeps of each token until its gradient is
+    AdamW's moments; `a_token` is what the forward pass keeps of each token until its gradient is
     computed, with checkpointing plus what one layer keeps.
     """
 
@@ -60,7 +60,7 @@ class Memory:
     def measured(cls, tokens: int, before: int, peak: int, gradients: int, trained: int) -> Memory:
         """Compute it from the bytes before a chunk, at its peak, and of its gradients.
 
-        AdamW's means of the `trained` weights are added.
+        AdamW's moments of the `trained` weights are added.
         """
         states = gradients + MEANS * trained
         return cls(before, states, max(peak - before - gradients, 1) / tokens, tokens)
@@ -209,7 +209,7 @@ class MemoryPlan:
         )
         return (
             f"memory: {memory.weights / GIB:,.1f} GiB weights, {memory.states / GIB:,.1f} GiB of "
-            f"trained ones with AdamW's means, {memory.a_token / MIB:,.1f} MiB per token, {how}, "
+            f"trained ones with AdamW's moments, {memory.a_token / MIB:,.1f} MiB per token, {how}, "
             f"{checkpointing}: {memory.total / GIB:,.1f} of {self.device / GIB:,.1f} GiB"
         )
 
@@ -288,7 +288,7 @@ def measure_chunk(encoder: Encoder, recipe: RetrieverRecipe, tokens: int, longes
     """Run one chunk of the longest texts forward and backward on a GPU, and measure its peak.
 
     If memory runs out, it is run with half as many tokens. Weights, gradients and the random state
-    do not change. Memory in use before counts as weights; AdamW's means are not there yet.
+    do not change. Memory in use before counts as weights; AdamW's moments are not there yet.
     """
     model, device = encoder.model, encoder.device
     training = model.training

@@ -64,7 +64,8 @@ class FirstStageConfig(Settings):
     case, mine with `mining.max_share`.
 
     Args:
-        system: name of a system in `files`; none: BM25 with default settings.
+        system: name of a system in `files`; none: BM25 with default settings for a re-ranker, and
+            BM25 fused with the model in `train/mine.py`.
         files: YAML files of systems; none: all of configs/systems.
         checkpoint: replaces the system's dense model: a checkpoint, the folder of a training run,
             or a model's name.

@@ -121,7 +121,10 @@ def load_splits(run: RunFolder) -> TrainingData:
     report = load_split(data.report_split, config.languages)
     _require_apart(full, report)
     shares = data.val_share, data.val_seed, config.held_out_seen, data.seen_share_expected
-    carved = carve(full, *shares)
+    try:
+        carved = carve(full, *shares)
+    except ConfigError as error:
+        raise ConfigError("data.val_share", error.value, error.allowed, error.reason) from None
     train = carved.train
     if not carved.val.golds:
         raise UserError(f"{data.dataset}: no claim of val has a gold, so nothing can be chosen")

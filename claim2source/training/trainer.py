@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, get_type_hints
 
-from claim2source.core.errors import ConfigError, did_you_mean
+from claim2source.core.errors import ConfigError, did_you_mean, value_text
 
 # Values of YAML.
 _Value = bool | int | float | str | list | dict | None  # type: ignore[type-arg]
@@ -64,7 +64,12 @@ def check_names(settings: Mapping[str, _Value]) -> None:
     """Raise `ConfigError` for an argument that would contradict the run, with the reason."""
     for name, value in settings.items():
         if name in REFUSED:
-            raise ConfigError(f"trainer.{name}", value, f"nothing here: {REFUSED[name]}")
+            raise _contradiction(name, value, REFUSED[name])
+
+
+def _contradiction(name: str, value: object, reason: str) -> ConfigError:
+    issue = f"{value_text(value)} is not allowed here: {reason}"
+    return ConfigError(f"trainer.{name}", value, "", issue)
 
 
 def trainer_arguments(settings: Mapping[str, _Value]) -> dict[str, Any]:
@@ -103,7 +108,7 @@ def trainer_arguments(settings: Mapping[str, _Value]) -> dict[str, Any]:
     for part in ("_precision_plugin", "_checkpoint_io"):
         _check_part("strategy", getattr(strategy, part, None))
     if getattr(strategy, "_model_averaging_period", None):
-        raise ConfigError("trainer.strategy", "model_averaging_period", f"nothing here: {_EPOCHS}")
+        raise _contradiction("strategy", "model_averaging_period", _EPOCHS)
     return arguments
 
 
@@ -111,5 +116,4 @@ def _check_part(name: str, part: object) -> None:
     for kind in type(part).__mro__:
         library = kind.__module__.split(".")[0]
         if kind.__name__ in _BACK_DOORS and library in ("pytorch_lightning", "lightning_fabric"):
-            allowed = f"nothing here: {_BACK_DOORS[kind.__name__]}"
-            raise ConfigError(f"trainer.{name}", type(part).__name__, allowed)
+            raise _contradiction(name, type(part).__name__, _BACK_DOORS[kind.__name__])

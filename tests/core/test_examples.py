@@ -15,7 +15,7 @@ NEEDED = {
     "abstain": {"index": "--index idx", "out": "--out out"},
     "evaluate": {"out": "--out out"},
     "find": {"index": "--index idx", "post": "post"},
-    "fusion": {"system": "--system BM25", "out": "--out out"},
+    "fusion": {"views": "--views v.yaml", "system": "--system BM25", "out": "--out out"},
     "index": {"source": "demo", "out": "--out idx"},
     "merge": {"checkpoints": "--checkpoints a b", "out": "--out out"},
     "mine": {"out": "--out mined.jsonl"},
@@ -54,6 +54,21 @@ def explained(program: str, capsys: pytest.CaptureFixture[str]) -> dict[str, str
         assert key is not None and example is not None, part
         found[key[0]] = example[1]
     return found
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_required_keys_are_among_those_that_people_need_first(
+    program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = explained(program, capsys)
+    with pytest.raises(SystemExit):
+        main([program, "--help=all"])
+    text = capsys.readouterr().out
+    for part in re.split(r"^  --", text, flags=re.MULTILINE)[1:]:
+        key = re.match(r"[\w.]+", part)
+        assert key is not None
+        # A key of a group that may be absent is required only if the group is set.
+        assert "(required)" not in part or "." in key[0] or key[0] in first, key[0]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

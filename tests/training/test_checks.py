@@ -72,6 +72,18 @@ def test_the_first_claims_alone_may_be_trained_on(setup: tuple[Path, Path]) -> N
     assert data_of(small_config(*setup, Path("run"), data__limit=999)).train == full.train
 
 
+def test_a_split_that_is_too_small_for_val_names_its_key(
+    setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    model, data = setup
+    shutil.copytree(data, tmp_path / "data")
+    judged = tmp_path / "data" / "qrels" / "train.tsv"
+    header, first, *_ = judged.read_text(encoding="utf-8").splitlines(keepends=True)
+    judged.write_text(header + first, encoding="utf-8")
+    with refused(ConfigError, "data.val_share: ", "val claims"):
+        data_of(small_config(model, tmp_path / "data", Path("run")))
+
+
 SCORES = {"losses__distillation__weight": 1, "losses__distillation__scores": "a.trec"}
 CANDIDATES = SCORES | {"losses__distillation__candidates": True}
 

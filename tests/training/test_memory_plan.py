@@ -243,7 +243,7 @@ def test_a_run_says_what_it_chose_and_trains_the_same(
     finetune(small_config(model, data, tmp_path / "plain", **extra))
     assert "memory: " not in capsys.readouterr().out
     extra |= {"optimisation__chunk_tokens": "auto", "optimisation__gradient_checkpointing": "auto"}
-    # The weights with AdamW's means, and 1,100 tokens in two layers.
+    # The weights with AdamW's moments, and 1,100 tokens in two layers.
     a_token = 2 * 4 * (32 * 6 + 2 * 64 + 2 * 32)
     weights = sum(p.numel() for p in BertModel.from_pretrained(model).parameters())
     device = (weights * 16 + 1100 * a_token) / USABLE
@@ -277,7 +277,7 @@ def test_a_containers_limit_is_its_memory(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_measured_chunk_sets_the_tokens_of_all() -> None:
-    """Gradients that came with the chunk stay, AdamW's means are still to come."""
+    """Gradients that came with the chunk stay, AdamW's moments are still to come."""
     measured = Memory.measured(1000, 10 * GIB, 13 * GIB, GIB, GIB // 4)
     assert measured == Memory(10 * GIB, 3 * GIB, 2 * GIB / 1000, 1000)
     # 76 - 10 - 1 - 2 = 63 GiB of 2 GiB for a thousand tokens.
