@@ -224,12 +224,10 @@ def read_inputs(config: LearnedFusionConfig) -> Inputs:
     require_output_file(config.out / FILE, '"views"')
     require_tracking(config.wandb)
     views = read_views(config.views, config.checkpoint, config.dataset)
+    reported_posts = KnownPosts(config.dataset, config.split)
     for name, view in views.items():
-        posts = view.posts
-        is_apart = posts is None or (posts.dataset, posts.split) != (config.dataset, config.split)
-        require(
-            is_apart, f"{name}.posts.split", config.split, "another split than the reported one"
-        )
+        allowed = "another split than the reported one"
+        require(view.posts != reported_posts, f"{name}.posts.split", config.split, allowed)
     systems = read_systems(config.files or None)
     for name in (config.system, *config.against):
         require_one_of("system", name, list(systems))

@@ -4,9 +4,9 @@ TASK is checkthat2025 (Task 4b: subtask4b_collection_data.pkl or .csv,
 subtask4b_query_tweets_*.tsv), checkthat2026 (Task 1: collection_data.json,
 {en,de,fr}_{train,dev,test}.json or final_{en,de,fr}_test.json), news (tweets to news, ADMA 2023:
 train.tsv, dev.tsv, test.tsv, newsid_title.tsv; optionally news.jsonl with bodies and dates, and
-rss.jsonl), mixed, which joins data sets (`--sets`) into one training set, val, which moves claims of
-a data set's train to a split val, or the dotted path of your own class that reads a folder, such as
-my_task.Forum.
+rss.jsonl), mixed, which joins data sets (`--sets`) into one training set, val, which moves claims
+of a data set's train to a split val, or the dotted path of your own class that reads a folder, such
+as my_task.Forum.
 """
 
 from __future__ import annotations

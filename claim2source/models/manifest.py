@@ -112,8 +112,8 @@ class DataRecord:
     `val_seen_share` of each language's claims were held out though their papers were trained
     on; `seen_share_expected` is the share of such claims that was assumed when choosing, and the
     share that val was drawn at if there is no `val_seen_share`. `val_seen_measured` is their share
-    of val's claims with a gold. `languages` are those that the run was limited to, `train_languages` those of the claims that
-    it trained on.
+    of val's claims with a gold. `languages` are those that the run was limited to,
+    `train_languages` those of the claims that it trained on.
     """
 
     dataset: str | None = None

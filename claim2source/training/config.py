@@ -46,10 +46,10 @@ class DataConfig(Settings):
         val_seed: seed that selects those papers.
         val_seen_share: share of each language's claims that also go to val, although their papers
             stay in train; none: as val_share with `choose: best`, else 0.
-        seen_share_expected: share of claims of seen papers, 0 to 1, to expect when choosing. Without
-            val_seen_share val has twice val_share of the claims and this share among them; more
-            than the papers' claims allow is refused. none: the share of the training split's claims
-            whose paper has another claim.
+        seen_share_expected: share of claims of seen papers, 0 to 1, to expect when choosing.
+            Without val_seen_share val has twice val_share of the claims and this share among them;
+            more than the papers' claims allow is refused. none: the share of the training split's
+            claims whose paper has another claim.
         limit: train only on this many first claims (val is carved out before); none: all.
         repeat: how often an epoch uses each training pair; more than 1 means fewer evaluations
             and checkpoints for the same number of optimizer steps.

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from claim2source.train.fusion import difference_cells, main, read_views, without_learned
 
-from claim2source.core.errors import UserError
+from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Dataset
 from claim2source.data.beir import write_beir
 from claim2source.data.grouping import gold_groups
@@ -175,6 +175,17 @@ def test_over_a_trained_encoder_is_fitted_on_what_it_held_out(
         assert sum(shared) == 24 and weighing.weights[shared].sum() == pytest.approx(weight)
     (choice,) = SystemRunner(dev, settings).run(systems["H"]).choices
     assert (choice.split, choice.claims) == ("val", len(val.claims)) and not choice.note
+
+
+def test_known_posts_of_the_reported_split_are_refused(
+    base_arguments: list[str], tmp_path: Path
+) -> None:
+    """Their papers are the answers."""
+    posts = f"{{dataset: {tmp_path / 'data'}, split: dev}}"
+    (tmp_path / "views.yaml").write_text(f"{VIEWS}near: {{score: posts, posts: {posts}}}\n")
+    with refused(ConfigError) as error:
+        main([*base_arguments, "--system=BM25"])
+    assert error.value.key == "near.posts.split" and not (tmp_path / "out").exists()
 
 
 def nearness_of_golds(fitting: Fitting) -> np.ndarray:
