@@ -237,8 +237,12 @@ def _hold_out(name: str, mix: float | None) -> tuple[list[Dataset], list[str]]:
     others = [load(name, split) for split in names if split != "train"]
     judged = [claim for claim in val.claims if claim.golds]
     known = len(seen_claims(rest, val))
-    note = f"{known} of val's {len(judged)} claims mean papers that claims of train mean too"
-    return [rest, val, *others], [*train.notes, note]
+    notes = [*train.notes]
+    notes.append(f"{known} of val's {len(judged)} claims mean papers that claims of train mean too")
+    unjudged = sum(not claim.golds for claim in train.claims)
+    if unjudged:
+        notes.append(f"{unjudged} claims of train have no gold")
+    return [rest, val, *others], notes
 
 
 def _mix(sets: Sequence[str], distractors: int | None) -> tuple[list[Dataset], list[str]]:

@@ -77,8 +77,8 @@ def post_keys(claim: Claim) -> set[tuple[str, str]]:
 class NearPosts:
     """Vectors of known posts by paper, with the scale of their cosines.
 
-    `vectors` [posts, dimensions] have length 1; `rows` are the rows of each paper's posts, `keys`
-    those of equal posts. `mean` and `spread` are those of the highest cosine of a post with a post
+    `vectors` [posts, dimensions] have length 1; `rows` are those of each paper's posts, `keys` those
+    of the posts with an id or a text. `mean` and `spread` are those of the highest cosine of a post with a post
     of another paper.
     """
 
@@ -90,6 +90,7 @@ class NearPosts:
 
     @classmethod
     def measured(cls, posts: Sequence[Claim], vectors: np.ndarray) -> Self:
+        """Group the vectors [posts, dimensions] by paper, and measure their scale."""
         rows = defaultdict[str, list[int]](list)
         keys = defaultdict[tuple[str, str], list[int]](list)
         for row, post in enumerate(posts):
@@ -120,7 +121,8 @@ class NearPosts:
                 nearest.append(cosines[self.rows[source]].max())
             else:
                 nearest.append(self.mean)
-        return np.maximum((np.array(nearest) - self.mean) / self.spread, 0.0)
+        near: np.ndarray = np.maximum((np.array(nearest) - self.mean) / self.spread, 0.0)
+        return near
 
     def rows_equal_to(self, claim: Claim) -> set[int]:
         """Return the rows of posts that have the claim's id or text."""
