@@ -77,9 +77,9 @@ def post_keys(claim: Claim) -> set[tuple[str, str]]:
 class NearPosts:
     """Vectors of known posts by paper, with the scale of their cosines.
 
-    `vectors` [posts, dimensions] have length 1; `rows` are those of each paper's posts, `keys` those
-    of the posts with an id or a text. `mean` and `spread` are those of the highest cosine of a post with a post
-    of another paper.
+    `vectors` [posts, dimensions] have length 1; `rows` are those of each paper's posts, `keys`
+    those of the posts with an id or a text. `mean` and `spread` are those of the highest cosine of
+    a post with a post of another paper.
     """
 
     vectors: np.ndarray
