@@ -204,7 +204,8 @@ def plan(
     limit = config.model.max_length
     lengths = text_lengths(config, sizes)
     claim, source = (round(min(length, limit or length)) for length in lengths)
-    share = config.data.val_share + config.held_out_seen
+    seen = config.held_out_seen
+    share = config.data.val_share + (config.data.val_share if seen is None else seen)
     pairs = min(sizes.claims * (1 - share), config.data.limit or sizes.claims)
     pairs = round(pairs) * config.data.repeat
     val = round(sizes.claims * share)

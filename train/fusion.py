@@ -20,6 +20,7 @@ import numpy as np
 
 from claim2source.core.config import (
     Between,
+    Share,
     as_plain,
     list_field,
     read_config,
@@ -53,6 +54,7 @@ from claim2source.metrics.families import Family
 from claim2source.metrics.metrics import Scores
 from claim2source.models import ModelConfig
 from claim2source.models.local import with_local_models
+from claim2source.stages.known_posts import KnownPosts
 from claim2source.stages.learned import LearnedFusion
 from claim2source.stages.pairs import DEEPEST, Runtime
 from claim2source.stages.similarities import Scorer, ViewConfig
@@ -103,6 +105,8 @@ class LearnedFusionConfig(EvaluationOptions, ChoosingOptions):
         claims: claim form of the first stage; none: the system's own.
         depth: number of first sources to score.
         folds: number of parts into which the papers are divided.
+        seen_share_expected: share of claims of papers with known posts, 0 to 1, to expect; none: as
+            for the trained models, or the share of train's claims whose paper has another claim.
     """
 
     views: Path
@@ -114,6 +118,7 @@ class LearnedFusionConfig(EvaluationOptions, ChoosingOptions):
     claims: ClaimForm | None = None
     depth: Annotated[int, Between(1, DEEPEST)] = 100
     folds: Annotated[int, Between(2, 100)] = 5
+    seen_share_expected: Share | None = None
     files: list[Path] = list_field(help="YAML files of systems; none: all of configs/systems")
     against: list[str] = list_field((), help="systems of the files to compare with")
 
@@ -177,6 +182,7 @@ def train_fusion(config: LearnedFusionConfig) -> str:
         inputs.candidates,
         inputs.scorer,
         config.folds,
+        config.seen_share_expected,
     )
     for name in list(inputs.views)[:2]:
         require(name in fitting.views, "views", name, "first two views that distinguish candidates")
@@ -218,7 +224,11 @@ def read_inputs(config: LearnedFusionConfig) -> Inputs:
     require_output(config.out)
     require_output_file(config.out / FILE, '"views"')
     require_tracking(config.wandb)
-    views = read_views(config.views, config.checkpoint)
+    views = read_views(config.views, config.checkpoint, config.dataset)
+    reported_posts = KnownPosts(config.dataset, config.split)
+    for name, view in views.items():
+        allowed = "another split than the reported one"
+        require(view.posts != reported_posts, f"{name}.posts.split", config.split, allowed)
     systems = read_systems(config.files or None)
     for name in (config.system, *config.against):
         require_one_of("system", name, list(systems))
@@ -319,15 +329,23 @@ def without_learned(system: System) -> System:
     return replace(system, stages=tuple(stages))
 
 
-def read_views(path: Path, checkpoint: str | None) -> dict[str, ViewConfig]:
-    """Read the views, with the program's encoder if they name none."""
-    views = read_entries(ViewConfig, path, folder="fusion")
-    require(len(views) > 1, "views", str(path), "a file with at least two views")
+def read_views(
+    path: Path,
+    checkpoint: str | None,
+    dataset: str = "demo",
+) -> dict[str, ViewConfig]:
+    """Read the views, with the program's encoder and known posts if they name none."""
+    read = read_entries(ViewConfig, path, folder="fusion")
+    require(len(read) > 1, "views", str(path), "a file with at least two views")
     model = ModelConfig() if checkpoint is None else ModelConfig(name=checkpoint)
-    return {
-        name: replace(view, model=view.encoder_over(model)) if view.encodes else view
-        for name, view in views.items()
-    }
+    views: dict[str, ViewConfig] = {}
+    for name, view in read.items():
+        if view.encodes:
+            view = replace(view, model=view.encoder_over(model))
+        if view.score == "posts" and view.posts is None:
+            view = replace(view, posts=KnownPosts(dataset))
+        views[name] = view
+    return views
 
 
 def view_models(views: Mapping[str, ViewConfig]) -> list[str]:

@@ -17,6 +17,7 @@ from claim2source.core.config import (
     PartialShare,
     Seed,
     Settings,
+    Share,
     flag,
     list_field,
     read_config,
@@ -69,6 +70,8 @@ class MineConfig(Settings):
         val_share: share carved out as val and not mined, as in training; 0 mines all.
         val_seed: seed that selects val's papers.
         val_seen_share: share of claims of other papers that are also held out; none: as val_share.
+        seen_share_expected: share of seen papers' claims in val, as in training without
+            data.val_seen_share; none: as val_seen_share says.
         limit: mine only for this many first claims, as `data.limit` in training; none: all.
         model: encoder of the dense scores; a checkpoint has its own rendering.
         first: a first stage whose ranking is mined instead of BM25's and the model's.
@@ -86,6 +89,7 @@ class MineConfig(Settings):
     val_share: PartialShare = 0.1
     val_seed: Seed = 13
     val_seen_share: Annotated[float, Between(0, 0.9)] | None = None
+    seen_share_expected: Share | None = None
     limit: Number | None = None
     model: ModelConfig = field(default_factory=ModelConfig)
     first: FirstStageConfig = field(default_factory=FirstStageConfig)
@@ -114,8 +118,11 @@ def mine(config: MineConfig) -> list[str]:
         require_model(config.model)
     train = load_judged(config.dataset, config.split, config.languages, lenient=config.lenient)
     if config.val_share:
-        seen = config.val_share if config.val_seen_share is None else config.val_seen_share
-        train = carve(train, config.val_share, config.val_seed, seen).train
+        expected = config.seen_share_expected
+        seen = config.val_seen_share
+        if seen is None and expected is None:
+            seen = config.val_share
+        train = carve(train, config.val_share, config.val_seed, seen, expected).train
     if config.limit is not None:
         train = train.with_claims(train.claims[: config.limit])
     store = Store(config.store)

@@ -4,8 +4,9 @@ TASK is checkthat2025 (Task 4b: subtask4b_collection_data.pkl or .csv,
 subtask4b_query_tweets_*.tsv), checkthat2026 (Task 1: collection_data.json,
 {en,de,fr}_{train,dev,test}.json or final_{en,de,fr}_test.json), news (tweets to news, ADMA 2023:
 train.tsv, dev.tsv, test.tsv, newsid_title.tsv; optionally news.jsonl with bodies and dates, and
-rss.jsonl), mixed, which joins data sets (`--sets`) into one training set, or the dotted path of
-your own class that reads a folder, such as my_task.Forum.
+rss.jsonl), mixed, which joins data sets (`--sets`) into one training set, val, which moves claims
+of a data set's train to a split val, or the dotted path of your own class that reads a folder, such
+as my_task.Forum.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Annotated, Any
 from claim2source.core.config import (
     Between,
     Settings,
+    Share,
     flag,
     list_field,
     make,
@@ -44,6 +46,7 @@ from claim2source.data.checkthat import (
 from claim2source.data.folders import dataset_folder
 from claim2source.data.loading import load
 from claim2source.data.news import news_files, read_news
+from claim2source.data.split import MIX, SHARE, VAL, carve_val, seen_claims
 
 PROGRAM = "scripts/prepare.py"
 # The keys that people need first.
@@ -56,12 +59,13 @@ COMMON = (
     "sets",
     "translations",
     "distractors",
+    "seen_share_expected",
     "settings",
     "overwrite",
 )
 # Number of files that a note names.
 MOST_NAMED = 20
-TASKS = ("checkthat2025", "checkthat2026", "news", "mixed")
+TASKS = ("checkthat2025", "checkthat2026", "news", "mixed", VAL)
 OWN_TASK = "the dotted path of your own dataclass, such as my_task.Forum"
 
 
@@ -70,10 +74,10 @@ class PrepareConfig(Settings):
     """Settings of `scripts/prepare.py`.
 
     Args:
-        task: task of the files: checkthat2025, checkthat2026, news, mixed, or the dotted path of
-            your own dataclass with a method `read(folder)` that returns one Dataset per split.
+        task: task of the files: checkthat2025, checkthat2026, news, mixed, val, or the dotted path
+            of your own dataclass with a method `read(folder)` that returns one Dataset per split.
         output: folder to write.
-        input: folder of the task's files; not used by `mixed`.
+        input: folder of the task's files; with `val` a data set; not used by `mixed`.
         settings: fields of your own task, such as `--settings.delimiter ";"`.
         hub: only checkthat2026, instead of `input`: data set on the Hugging Face hub, downloaded
             with your own login.
@@ -83,6 +87,8 @@ class PrepareConfig(Settings):
         splits: splits to write, which must exist; by default all of them.
         distractors: only mixed: number of sources of each set that are not gold, drawn by their
             ids; by default all of them. Val is scored over all sources, so fewer save time.
+        seen_share_expected: only val: share of val's claims whose papers keep a training claim,
+            0 to 1; by default half of them.
     """
 
     task: str
@@ -93,6 +99,7 @@ class PrepareConfig(Settings):
     revision: str | None = None
     translations: Path | None = None
     distractors: Annotated[int, Between(0, 10**9)] | None = None
+    seen_share_expected: Share | None = None
     splits: list[str] | None = None
     sets: list[str] = list_field([], help="only mixed: folders or names of the data sets")
     overwrite: bool = flag("replace an older data folder, which is moved to NAME.replaced")
@@ -108,6 +115,7 @@ class PrepareConfig(Settings):
         allowed = f"none, because {self.task} has no settings"
         require(self.is_own or not self.settings, "settings", self.settings, allowed)
         tasks = {"hub": "checkthat2026", "translations": "checkthat2026", "distractors": "mixed"}
+        tasks[MIX] = VAL
         for key, task in tasks.items():
             value = getattr(self, key)
             require(value is None or self.task == task, key, value, f"only with the task {task}")
@@ -131,13 +139,15 @@ def prepare(config: PrepareConfig) -> tuple[list[Dataset], list[str]]:
     """
     if config.input is None:
         folders = [dataset_folder(name) for name in config.sets]
+    elif config.task == VAL:
+        folders = [dataset_folder(str(config.input))]
     else:
         folders = [config.input]
     check_folders(folders, config.output, config.overwrite)
     splits, notes = _read(config)
     if config.splits is not None:
         splits = _named_splits(splits, config.splits)
-    if config.input is not None and not config.is_own:
+    if config.input is not None and config.task != VAL and not config.is_own:
         notes = [*notes, *_unread_notes(config)]
     try:
         write_beir(splits, config.output, overwrite=config.overwrite)
@@ -184,6 +194,8 @@ def _read(config: PrepareConfig) -> tuple[list[Dataset], list[str]]:
         return _mix(config.sets, config.distractors)
     if config.is_own:
         return _read_own(config, config.input)
+    if config.task == VAL:
+        return _hold_out(str(config.input), config.seen_share_expected)
     if config.task == "checkthat2025":
         return read_2025(config.input), []
     if config.task == "checkthat2026":
@@ -210,6 +222,27 @@ def _read_own(config: PrepareConfig, folder: Path) -> tuple[list[Dataset], list[
             if note not in notes:
                 notes.append(note)
     return list(splits), notes
+
+
+def _hold_out(name: str, mix: float | None) -> tuple[list[Dataset], list[str]]:
+    """Move a fifth of train's claims to val, as a training would hold them out.
+
+    Raises `ConfigError` if there is a val, or if too few papers have several claims for `mix`.
+    """
+    folder = dataset_folder(name)
+    names = sorted(file.stem for file in (folder / QRELS).glob("*.tsv"))
+    require(VAL not in names, "input", name, "a data set without a split val")
+    train = load(name, "train")
+    rest, val = carve_val(train, seen_share=SHARE, mix=mix)
+    others = [load(name, split) for split in names if split != "train"]
+    judged = [claim for claim in val.claims if claim.golds]
+    known = len(seen_claims(rest, val))
+    notes = [*train.notes]
+    notes.append(f"{known} of val's {len(judged)} claims mean papers that claims of train mean too")
+    unjudged = sum(not claim.golds for claim in train.claims)
+    if unjudged:
+        notes.append(f"{unjudged} claims of train have no gold")
+    return [rest, val, *others], notes
 
 
 def _mix(sets: Sequence[str], distractors: int | None) -> tuple[list[Dataset], list[str]]:

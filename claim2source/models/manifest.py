@@ -110,9 +110,10 @@ class DataRecord:
     """Record the data a checkpoint was trained on; None if its manifest does not say.
 
     `val_seen_share` of each language's claims were held out though their papers were trained
-    on; `seen_share_expected` is the share of such claims that was assumed when choosing.
-    `languages` are those that the run was limited to, `train_languages` those of the claims that
-    it trained on.
+    on; `seen_share_expected` is the share of such claims that was assumed when choosing, and the
+    share that val was drawn at if there is no `val_seen_share`. `val_seen_measured` is their share
+    of val's claims with a gold. `languages` are those that the run was limited to,
+    `train_languages` those of the claims that it trained on.
     """
 
     dataset: str | None = None
@@ -126,6 +127,22 @@ class DataRecord:
     val_seen_share: float | None = None
     seen_share_expected: float | None = None
     train_languages: tuple[str, ...] | None = None
+    val_seen_measured: float | None = None
+
+    @property
+    def chosen_for(self) -> str:
+        """Describe for which share of seen papers' claims a checkpoint was chosen; "" if unknown.
+
+        If val has only one part, its scores are not weighted.
+        """
+        measured = self.val_seen_measured
+        if measured is None:
+            return ""
+        text = f"{measured:.0%} of val's claims mean papers that training claims mean too"
+        expected = self.seen_share_expected
+        if expected is None or measured in (0.0, 1.0):
+            return text
+        return f"{text}; choices weigh them by {expected:.0%}"
 
 
 @dataclass(frozen=True, kw_only=True)

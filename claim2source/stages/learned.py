@@ -48,6 +48,8 @@ class LearnedView:
             raise ValueError("scale must be greater than 0")
         if self.view.is_similarity and self.weight < 0:
             raise ValueError("the weight of a similarity must not be negative")
+        if self.view.score == "posts" and self.view.posts is None:
+            raise ValueError("a view with score posts must name the posts")
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,10 @@ class Learned(WithRuntime):
         """Identify the fitted fusion, and the pool of its term statistics if it was set."""
         identity = asdict(self.fusion)
         del identity["fitted"]["texts"]  # no score depends on them
+        for fitted, written in zip(self.fusion.views, identity["views"], strict=True):
+            posts = written["view"].pop("posts")
+            if posts is not None and fitted.view.posts is not None:
+                written["posts"] = fitted.view.posts.content
         if self.counts_terms:
             identity["analysis"] = FORMATS["terms"]
         pool = self.__dict__.get("_pool")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,19 +10,15 @@ from typing import Annotated
 import numpy as np
 
 from claim2source.core.config import Between, require
-from claim2source.core.errors import UserError
 from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Result, Run
-from claim2source.data.grouping import connected_groups, plain_text
-from claim2source.data.loading import load
+from claim2source.data.grouping import plain_text
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.search.dense import encoder_keys, unit_vectors
+from claim2source.stages.known_posts import NearPosts, load_known_posts
 from claim2source.stages.pairs import DEEPEST, Ranking, WithRuntime, first_scores, ranked_by
 from claim2source.text import ClaimForm, Rendering
-
-# Posts that are compared with all others at once.
-_BLOCK = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +56,7 @@ class Posts(WithRuntime):
     @cached_property
     def known_posts(self) -> Sequence[Claim]:
         """Load the posts with a gold. Raises `UserError` if there are none."""
-        data = load(self.dataset, self.split)
-        posts = [post for post in data.claims if post.golds]
-        if not posts:
-            raise UserError(f"{self.dataset}, {self.split}: no post has a gold")
-        return posts
+        return load_known_posts(self.dataset, self.split)
 
     @cached_property
     def resolved(self) -> Resolved:
@@ -97,27 +88,13 @@ class Posts(WithRuntime):
         vectors, read = encoder.encode(texts, "claim", store=self.runtime.store)
         known, claim_vectors = np.split(unit_vectors(vectors), [len(posts)])
 
-        rows = defaultdict[str, list[int]](list)
-        for row, post in enumerate(posts):
-            for gold in post.golds:
-                rows[gold].append(row)
-        papers = connected_groups(post.golds for post in posts)
-        mean, spread = other_papers_cosines(known, papers)
-
+        near_posts = NearPosts.measured(posts, known)
         ranked: dict[str, Ranking] = {}
         notes: dict[str, str] = {}
         for claim, vector in zip(claims, claim_vectors, strict=True):
             before = run.scored(claim.id)
             first = list(before)[: self.depth]
-            cosines = known @ vector
-            nearest = []
-            for source in first:
-                if source in rows:
-                    known_cosine = cosines[rows[source]].max()
-                else:
-                    known_cosine = mean
-                nearest.append(known_cosine)
-            near = np.maximum((np.array(nearest) - mean) / spread, 0.0)
+            near = near_posts.nearness(vector, first)
             scores = standardised(first_scores(before, self.depth))
             ranked[claim.id] = ranked_by(before, scores + self.weight * near)
             count = int((near > 0).sum())
@@ -137,25 +114,6 @@ def _keys(claim: Claim) -> set[tuple[str, str]]:
     """Return keys of a claim: its id; in a mixed data set also the id without prefix, and text."""
     own_id = claim.id.rpartition("/")[2]
     return {(claim.id, ""), (own_id, plain_text(claim.text))}
-
-
-def other_papers_cosines(vectors: np.ndarray, papers: Sequence[int]) -> tuple[float, float]:
-    """Return mean and deviation of each post's highest cosine with a post of another paper.
-
-    `vectors` [posts, dimensions] have length 1, `papers` [posts] are the numbers of their papers.
-    With fewer than two papers the result is 1 and 1.
-    """
-    numbers = np.array(papers)
-    highest = np.empty(len(papers), np.float32)
-    for start in range(0, len(papers), _BLOCK):
-        block = slice(start, start + _BLOCK)
-        cosines = vectors[block] @ vectors.T
-        cosines[numbers[block, None] == numbers] = -np.inf
-        highest[block] = cosines.max(axis=1)
-    if not len(highest) or not np.isfinite(highest).all():
-        return 1.0, 1.0
-    spread = max(float(highest.std()), 1e-6)
-    return float(highest.mean()), spread
 
 
 def standardised(scores: np.ndarray) -> np.ndarray:

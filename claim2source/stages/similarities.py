@@ -20,12 +20,13 @@ from claim2source.models.config import ModelChanges
 from claim2source.search.bm25 import BM25, SPELLERS, BM25Index, get_stop_words, make_stemmer
 from claim2source.search.dense import encoder_keys, of_model, unit_vectors
 from claim2source.search.terms import import_bm25s
+from claim2source.stages.known_posts import KnownPosts, NearPosts, other_posts
 from claim2source.stages.pairs import Runtime
 from claim2source.text import ClaimForm, Rendering, SourceForm
 from claim2source.text.clean import split_sentences
 from claim2source.text.views import claim_parts
 
-Kind = Literal["bm25", "cosine", "best_sentence", "year"]
+Kind = Literal["bm25", "cosine", "best_sentence", "posts", "year"]
 PartOfSource = Literal["all", "title", "abstract", "metadata"]
 TermKind = Literal["words", "bigrams", "characters"]
 # Letters of a character n-gram: McNamee and Mayfield (2004) found 4 best in European languages.
@@ -38,7 +39,8 @@ class ViewConfig(Settings):
 
     Args:
         score: `bm25`; `cosine` of an encoder's vectors; `best_sentence`, the claim's best cosine
-            with the title or a sentence of the abstract; `year`, the source's own.
+            with the title or a sentence of the abstract; `posts`, the claim's nearness to the
+            source's nearest known post, 0 if it has none; `year`, the source's own.
         part: part of a source: `all` (title and abstract), `title`, `abstract`, or, for bm25 of
             words, `metadata` (venue and authors).
         terms: terms of bm25: `words`, `bigrams` (two consecutive words, without stop words), or
@@ -48,6 +50,7 @@ class ViewConfig(Settings):
             that one.
         claims: claim form; a checkpoint has its own. English claims are the same in each.
         sources: form of the sources for an encoder; a checkpoint has its own.
+        posts: the known posts of score `posts`; none: those of the program's data set.
     """
 
     score: Kind = "bm25"
@@ -57,6 +60,7 @@ class ViewConfig(Settings):
     model: ModelChanges | ModelConfig | None = None
     claims: ClaimForm = "bilingual"
     sources: SourceForm = "title_abstract"
+    posts: KnownPosts | None = None
 
     def check(self) -> None:
         has_terms = self.score == "bm25" or self.terms == "words"
@@ -72,10 +76,12 @@ class ViewConfig(Settings):
         require(analysis == "terms", "bm25.analysis", analysis, allowed)
         has_encoder = self.model is None or self.encodes
         require(has_encoder, "model", self.model, f"none with score {self.score}")
+        has_posts = self.posts is None or self.score == "posts"
+        require(has_posts, "posts", self.posts, f"none with score {self.score}")
 
     @property
     def encodes(self) -> bool:
-        return self.score in ("cosine", "best_sentence")
+        return self.score in ("cosine", "best_sentence", "posts")
 
     def encoder_over(self, default: ModelConfig) -> ModelConfig:
         """Return the encoder; settings without a name are applied to `default`."""
@@ -121,11 +127,13 @@ class Scorer:
         self._several = several
         self._encoders: dict[ModelConfig, Resolved] = {}
         self._lexical: dict[ViewConfig, BM25Index] = {}
+        self._known: dict[ViewConfig, NearPosts] = {}
 
     def for_sources(self, sources: Sequence[Source]) -> Scorer:
-        """Make a scorer of another pool that shares the encoders."""
+        """Make a scorer of another pool that shares the encoders and the known posts."""
         scorer = Scorer(sources, self.runtime, several=self._several)
         scorer._encoders = self._encoders
+        scorer._known = self._known
         return scorer
 
     def resolved(self, view: ViewConfig) -> Resolved:
@@ -152,17 +160,21 @@ class Scorer:
         candidates: Sequence[Sequence[str]],
         *,
         fresh: bool = False,
+        hidden: Sequence[Claim] = (),
     ) -> list[np.ndarray]:
         """Score each claim's `candidates`, given by id; return an array for each list.
 
         BM25 is divided by the weight of a term in a single source, which grows with the pool. The
         score is NaN if a source lacks the part or, for the year, the date. `fresh` encodes claims
-        even if their vectors are in the store, to measure the cost of a new claim.
+        even if their vectors are in the store, to measure the cost of a new claim. A claim is not a
+        known post of itself, and `hidden` claims are known posts of none.
         """
         if view.score == "year":
             return [self._years(ids) for ids in candidates]
         if view.score == "bm25":
             values = self._bm25(view, claims, candidates)
+        elif view.score == "posts":
+            return self._nearness(view, claims, candidates, fresh, hidden)
         else:
             values = self._cosines(view, claims, candidates, fresh)
         if view.part == "all":
@@ -249,6 +261,45 @@ class Scorer:
             best = np.maximum.reduceat(cosines, starts)
             highest.append(best.astype(np.float64))
         return highest
+
+    def _nearness(
+        self,
+        view: ViewConfig,
+        claims: Sequence[Claim],
+        candidates: Sequence[Sequence[str]],
+        fresh: bool,
+        hidden: Sequence[Claim],
+    ) -> list[np.ndarray]:
+        """Return each claim's nearness to the known posts of each of its sources."""
+        resolved = self.resolved(view)
+        rendering = resolved.rendering or Rendering(view.claims, view.sources)
+        known = self._near_posts(view, rendering, hidden)
+        texts = rendering.claim_texts(claims)
+        vectors = self._encoded(resolved, texts, "claim", None if fresh else self.runtime.store)
+        nearness: list[np.ndarray] = []
+        for claim, text, ids in zip(claims, texts, candidates, strict=True):
+            own = known.rows_equal_to(claim)
+            values = known.nearness(vectors.get([text])[0], ids, own)
+            nearness.append(values.astype(np.float64))
+        return nearness
+
+    def _near_posts(
+        self,
+        view: ViewConfig,
+        rendering: Rendering,
+        hidden: Sequence[Claim],
+    ) -> NearPosts:
+        """Return the known posts but the hidden ones; without these they are kept in memory."""
+        if not hidden and view in self._known:
+            return self._known[view]
+        assert view.posts is not None
+        posts = other_posts(view.posts.posts, hidden)
+        texts = rendering.claim_texts(posts)
+        vectors = self._encoded(self.resolved(view), texts, "claim", self.runtime.store)
+        known = NearPosts.measured(posts, vectors.get(texts))
+        if not hidden:
+            self._known[view] = known
+        return known
 
     def _source_texts(
         self,

@@ -79,6 +79,13 @@ class SelectionData:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def measured_share(self) -> float:
+        """Return the share of val's judged claims whose paper also has a training claim."""
+        judged = [claim for claim in self.val.claims if claim.golds]
+        known = sum(claim.id in self.seen for claim in judged)
+        return known / max(len(judged), 1)
+
+    @property
     def trained_golds(self) -> frozenset[str] | None:
         """Return the golds of the training claims; None if nothing was trained."""
         if self.val is self.train:
@@ -115,15 +122,22 @@ class SelectionData:
 
 
 def carve(
-    dataset: Dataset, share: float, seed: int, seen_share: float, mix: float | None = None
+    dataset: Dataset,
+    share: float,
+    seed: int,
+    seen_share: float | None,
+    expected: float | None = None,
 ) -> SelectionData:
     """Carve val out of a split; the rest may be trained on.
 
-    `mix` is the weight of claims of seen papers; None: their expected share.
+    `expected` is the weight of claims of seen papers; None: their share in the split. If
+    `seen_share` is None, an expected share is also their share of val, else it is `share`.
     """
-    rest, val = carve_val(dataset, share, seed, seen_share=seen_share)
-    mix = expected_seen_share(dataset) if mix is None else mix
-    return SelectionData(rest, val, "", seen_claims(rest, val), mix)
+    mix = expected if seen_share is None else None
+    part = share if seen_share is None else seen_share
+    rest, val = carve_val(dataset, share, seed, seen_share=part, mix=mix)
+    weight = expected_seen_share(dataset) if expected is None else expected
+    return SelectionData(rest, val, "", seen_claims(rest, val), weight)
 
 
 def unknown_to_all(selections: Sequence[SelectionData]) -> SelectionData:

@@ -171,11 +171,14 @@ def _remedy(record: DataRecord, val: Dataset) -> str:
     """Return the settings that hold out the same val as the base, whose record this is."""
     if record.val_share is None or record.val_sha256 == val.fingerprint:
         return "use another model, or train it without these claims"
-    seen = record.val_seen_share or 0.0
+    _, _, seen_share = val_shares(record)
+    seen = f"data.val_seen_share {seen_share or 0:g}"
+    if seen_share is None:
+        seen = f"data.seen_share_expected {record.seen_share_expected:g}"
     languages = "" if record.languages is None else f", languages {', '.join(record.languages)}"
     return (
         f"set data.val_share {record.val_share}, data.val_seed {record.val_seed} and "
-        f"data.val_seen_share {seen:g}, as in its training{languages}, or train it with this run's"
+        f"{seen}, as in its training{languages}, or train it with this run's"
     )
 
 
@@ -199,9 +202,11 @@ def rebuilt_claims(record: DataRecord, dataset: str) -> Sequence[Claim] | None:
         if name is None or record.train_split is None or record.val_share is None:
             continue
         share, seed, seen_share = val_shares(record)
+        mix = record.seen_share_expected if seen_share is None else None
         try:
             train = load(name, record.train_split, record.languages or None, lenient=True)
-            rest, val = carve_val(train, share, seed, seen_share=seen_share)
+            part = share if seen_share is None else seen_share
+            rest, val = carve_val(train, share, seed, seen_share=part, mix=mix)
         except UserError:
             continue
         # Parts of a data set may hold out the same claims.
@@ -211,10 +216,16 @@ def rebuilt_claims(record: DataRecord, dataset: str) -> Sequence[Claim] | None:
     return None
 
 
-def val_shares(data: DataRecord) -> tuple[float, int, float]:
-    """Return share, seed and share of seen papers of a training's val; defaults fill gaps."""
+def val_shares(data: DataRecord) -> tuple[float, int, float | None]:
+    """Return share, seed and share of seen papers of a training's val; defaults fill gaps.
+
+    The share of seen papers is None if the expected one is also their share of val.
+    """
     share = VAL_SHARE if data.val_share is None else data.val_share
     seed = VAL_SEED if data.val_seed is None else data.val_seed
-    # A manifest with a share but without one of seen papers: its val has only unseen papers.
-    unsaid = VAL_SHARE if data.val_share is None else 0.0
-    return share, seed, unsaid if data.val_seen_share is None else data.val_seen_share
+    if data.val_seen_share is not None:
+        return share, seed, data.val_seen_share
+    if data.val_share is None:
+        return share, seed, VAL_SHARE
+    # A manifest with neither share of seen papers: its val has only unseen papers.
+    return share, seed, None if data.seen_share_expected is not None else 0.0

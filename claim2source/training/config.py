@@ -47,8 +47,10 @@ class DataConfig(Settings):
         val_seed: seed that selects the papers of val.
         val_seen_share: share of each language's claims that also go to val, although their papers
             stay in train; none: as val_share with `choose: best`, else 0.
-        seen_share_expected: weight of the claims of seen papers when something is chosen on val, 0
-            to 1; none: the share of the training split's claims whose paper has another claim.
+        seen_share_expected: share of claims of seen papers, 0 to 1, to expect when choosing.
+            Without val_seen_share val has twice val_share of the claims and this share among them;
+            more than the papers' claims allow is refused. none: the share of the training split's
+            claims whose paper has another claim.
         limit: train only on the first claims, this many (val is held out before); none: all.
         repeat: how often an epoch uses each training pair; more than 1 means fewer evaluations
             and checkpoints for the same number of optimizer steps.
@@ -297,10 +299,15 @@ class RunConfig(TrainingRecipe):
         return kind(**{spec.name: getattr(self, spec.name) for spec in fields(kind)})
 
     @property
-    def held_out_seen(self) -> float:
-        """Return the share of claims that are held out although their papers are trained on."""
+    def held_out_seen(self) -> float | None:
+        """Return the share of claims that are held out although their papers are trained on.
+
+        None if val is drawn at the expected share of such claims.
+        """
         if self.data.val_seen_share is not None:
             return self.data.val_seen_share
+        if self.data.seen_share_expected is not None:
+            return None
         if is_pair_file(self.data.dataset):  # all pairs of a positive are on one side
             return 0.0
         return self.data.val_share if self.choose == "best" else 0.0

@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from claim2source.core.errors import UserError
-from claim2source.core.records import Dataset
+from claim2source.core.records import Claim, Dataset
 from claim2source.core.report import Choice, Rule, Table
 from claim2source.core.run import Run
+from claim2source.data.split import claims_of_shared_papers
 from claim2source.models.manifest import read_any_manifest
 from claim2source.models.trained_on import TrainedOn
 from claim2source.search.choose import Preference, Weighing, choose, weigh
@@ -238,17 +239,27 @@ def gather(
     runner: SystemRunner,
     scorer: Scorer,
     folds: int = 5,
+    expected: float | None = None,
 ) -> Fitting:
     """Score a system's first sources of training claims by every view.
 
-    Uses only claims that no model was trained on. Raises `UserError` if there are none.
+    Uses only claims that no model was trained on. `expected` is the weight of claims of seen
+    papers, which have another claim; None: as when the models were chosen, or their share here.
+    Raises `UserError` if there are no such claims.
     """
     selection = known_claims(views, system, runner.held_out)
     data = selection.val.with_claims(claim for claim in selection.val.claims if claim.golds)
     depth = runner.settings.depth
     run = runner.run(system, form, data).result.run.top(depth)
-    columns, seconds = _score_views(views, scorer, data, run)
-    weighing = weigh(data, selection.seen, selection.seen_share)
+    # Held-out claims must not know each other; claims of all of train know all but themselves.
+    hidden = () if selection.val is selection.train else selection.val.claims
+    columns, seconds = _score_views(views, scorer, data, run, hidden)
+    seen, share = selection.seen, selection.seen_share
+    if expected is not None:
+        share = expected
+        if not hidden:
+            seen = claims_of_shared_papers(data)
+    weighing = weigh(data, seen, share)
     telling: dict[str, ViewConfig] = {}
     signed: list[bool] = []
     for name, view in views.items():
@@ -286,15 +297,19 @@ def _score_views(
     scorer: Scorer,
     data: Dataset,
     run: Run,
+    hidden: Sequence[Claim],
 ) -> tuple[dict[str, list[np.ndarray]], dict[str, float]]:
-    """Score each claim's candidates by every view; also return the CPU seconds of each."""
+    """Score each claim's candidates by every view; also return the CPU seconds of each.
+
+    `hidden` claims are not known posts.
+    """
     candidates = [run.sources(claim.id) for claim in data.claims]
     columns: dict[str, list[np.ndarray]] = {}
     seconds: dict[str, float] = {}
     # Views of one encoder are consecutive, so that it is loaded once.
     for name in sorted(views, key=lambda view_name: str(views[view_name].model)):
         started = time.process_time()
-        columns[name] = scorer.scores(views[name], data.claims, candidates)
+        columns[name] = scorer.scores(views[name], data.claims, candidates, hidden=hidden)
         seconds[name] = time.process_time() - started
     return columns, seconds
 

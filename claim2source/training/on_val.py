@@ -83,6 +83,9 @@ class EvaluateOnVal(pl.Callback, ABC):
         """
         if gather_values(bool(self.run.file.history), self.world)[0]:
             return None
+        if self.world.is_first:
+            held_out = len(self.data.val.claims)
+            say(f"val: {held_out} claims are held out; {self.manifest.data.chosen_for}")
         if (entry := self._save_and_score(0)) is None:
             return None
         self.run.record(entry)
@@ -193,6 +196,7 @@ def provenance(recipe: TrainingRecipe, data: TrainingData, session: Session) -> 
         val_seen_share=settings.val_seen_share,
         seen_share_expected=data.selection.seen_share,
         train_languages=data.train.languages,
+        val_seen_measured=data.selection.measured_share,
     )
     return {
         "data": record,

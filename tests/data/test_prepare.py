@@ -10,6 +10,7 @@ from claim2source.core.errors import ConfigError, InputError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.data.loading import load
 from claim2source.data.prepare import PrepareConfig, prepare, read_options
+from claim2source.data.split import seen_claims
 
 MODULE = """
 from dataclasses import dataclass, replace
@@ -121,3 +122,22 @@ def test_splits_that_cannot_be_written_are_refused(folder: Path, task: str) -> N
     with pytest.raises(InputError):
         prepare(options(folder, task))
     assert not (folder.parent / "made").exists()
+
+
+def test_val_at_a_declared_share_becomes_a_split(tmp_path: Path) -> None:
+    output = tmp_path / "held_out"
+    words = ["val", "--input", "demo", "--output", str(output), "--seen_share_expected"]
+    _, (*_, note) = prepare(read_options([*words, "0.89"]))
+    train, val, whole = load(output, "train"), load(output, "val"), load("demo", "train")
+    assert sorted(claim.id for claim in (*train.claims, *val.claims)) == sorted(
+        claim.id for claim in whole.claims
+    )
+    assert len(val.claims) == pytest.approx(0.2 * len(whole.claims), abs=3)
+    known = seen_claims(train, val)
+    assert len(known) / len(val.claims) == pytest.approx(0.89, abs=0.01)
+    assert f"{len(known)} of val's {len(val.claims)} claims" in note
+    assert load(output, "dev").claims == load("demo", "dev").claims
+    again = PrepareConfig("val", tmp_path / "again", output)
+    with pytest.raises(ConfigError) as error:  # it has a val
+        prepare(again)
+    assert error.value.key == "input" and not again.output.exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from hypothesis import assume, given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.data.grouping import plain_text
 from claim2source.data.loading import load
 from claim2source.data.split import carve_val, expected_seen_share, seen_claims
 from tests.refusals import refused
@@ -112,9 +114,10 @@ def test_a_share_out_of_bounds_or_that_leaves_a_side_empty() -> None:
     ),
     seed=st.integers(0, 1000),
     seen_share=st.floats(0.05, 0.8),
+    mix=st.floats(0, 1),
 )
 def test_no_gold_or_text_is_on_both_sides_and_papers_of_the_second_part_keep_a_claim(
-    golds: list[tuple[tuple[str, ...], str, str]], seed: int, seen_share: float
+    golds: list[tuple[tuple[str, ...], str, str]], seed: int, seen_share: float, mix: float
 ) -> None:
     data = dataset(
         {f"c{i}": row[0] for i, row in enumerate(golds)},
@@ -135,10 +138,56 @@ def test_no_gold_or_text_is_on_both_sides_and_papers_of_the_second_part_keep_a_c
     assert alone.golds == rest.golds
     texts_of_seen = {" ".join(claim.text.casefold().split()) for claim in seen}
     assert not texts_of_seen & {" ".join(claim.text.casefold().split()) for claim in rest.claims}
+    with suppress(ConfigError):
+        kept, mixed = carve_val(train, 0.2, seed, seen_share=0.2, mix=mix)
+        known = seen_claims(kept, mixed)
+        for claim in mixed.claims:
+            assert claim.id not in known or set(claim.golds) <= kept.golds
+        if mix > 0:
+            assert not {plain_text(claim.text) for claim in mixed.claims} & {
+                plain_text(claim.text) for claim in kept.claims if claim.golds
+            }
     total = Counter(row[1] for row in golds)
     for claims, share, minimum in ((unseen.claims, 0.2, 1), (seen, seen_share, 0)):
         counter = Counter(claim.lang for claim in claims)
         assert all(counter[lang] <= max(minimum, round(share * total[lang])) for lang in total)
+
+
+def several(papers: int, claims: int, prefix: str = "s", lang: str = "en") -> Dataset:
+    golds = {f"{prefix}{i}-{j}": (f"{prefix}p{i}",) for i in range(papers) for j in range(claims)}
+    return dataset(golds, dict.fromkeys(golds, lang))
+
+
+def test_val_at_a_declared_share_of_seen_papers() -> None:
+    train = joined(several(60, 3), singles(60), several(30, 2, "d", "de"), singles(40, "de", "e"))
+    rest, val = carve_val(train, 0.1, 5, seen_share=0.1, mix=0.75)
+    seen = seen_claims(rest, val)
+    for lang, size in {"en": 48, "de": 20}.items():
+        of_language = [claim for claim in val.claims if claim.lang == lang]
+        assert len(of_language) == size
+        assert sum(claim.id in seen for claim in of_language) == round(0.75 * size)
+    # The rest are of papers with one claim, although others are left.
+    assert all(claim.id[0] in "qe" for claim in val.claims if claim.id not in seen)
+    _, again = carve_val(
+        train.with_claims(reversed(train.claims)), 0.1, 5, seen_share=0.1, mix=0.75
+    )
+    assert sorted(ids(again)) == sorted(ids(val))
+    _, other = carve_val(train, 0.1, 6, seen_share=0.1, mix=0.75)
+    assert sorted(ids(other)) != sorted(ids(val))
+    # Without seen papers it is the split by paper of the same size.
+    assert carve_val(train, 0.1, 5, seen_share=0.1, mix=0) == carve_val(train, 0.2, 5)
+
+
+def test_more_seen_papers_than_possible_are_refused_with_the_share_that_is() -> None:
+    train = joined(singles(100), several(2, 3), several(50, 2, "d", "de"))
+    with refused(ConfigError, "at most 0.19", "in en") as error:
+        carve_val(train, 0.1, seen_share=0.1, mix=0.89)
+    assert (error.value.key, error.value.value) == ("seen_share_expected", 0.89)
+    rest, val = carve_val(train, 0.1, seen_share=0.1, mix=0.19)
+    english = [claim for claim in val.claims if claim.lang == "en"]
+    assert (len(english), len(seen_claims(rest, train.with_claims(english)))) == (21, 4)
+    with refused(ConfigError, "at most 0.00"):
+        carve_val(singles(100), 0.1, seen_share=0.1, mix=0.5)
 
 
 def test_ct25() -> None:
@@ -153,3 +202,7 @@ def test_ct25() -> None:
     many = Counter(claim.golds[0] for claim in train.claims)
     assert max(many[claim.golds[0]] for claim in seen.claims) > 10
     assert round(expected_seen_share(train), 4) == 0.8762
+    rest, known = carve_val(train, seen_share=0.1, mix=0.89)
+    assert (len(rest.claims), len(known.claims)) == (1234, 309)
+    assert len(seen_claims(rest, known)) == 275
+    assert not dev.golds & known.golds

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import claim2source as c2s
@@ -15,7 +15,7 @@ from claim2source.core.run import Run
 from claim2source.data.beir import write_beir
 from claim2source.models import resolve
 from claim2source.stages import posts
-from claim2source.stages.posts import Posts, other_papers_cosines
+from claim2source.stages.posts import Posts
 from claim2source.systems.heldout import SelectionData
 from claim2source.systems.read import read_stage
 from claim2source.systems.runtime import SystemRuntime
@@ -38,15 +38,20 @@ def to_paper(post: str) -> str:
     return post.partition("-")[0]
 
 
+def write_posts(folder: Path, posts: Mapping[str, str] = POSTS) -> c2s.Dataset:
+    """Write posts as a data set; each means the paper that its id begins with."""
+    papers = [{"id": paper, "title": paper, "abstract": "a study"} for paper in PAPERS]
+    rows = [{"id": post, "text": text} for post, text in posts.items()]
+    pairs = [{"claim": post, "source": to_paper(post)} for post in posts]
+    data = c2s.Dataset.from_frames(papers, rows, pairs, split="train")
+    write_beir(data, folder)
+    return data
+
+
 @pytest.fixture(scope="module")
 def train(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, c2s.Dataset]:
-    papers = [{"id": paper, "title": paper, "abstract": "a study"} for paper in PAPERS]
-    posts = [{"id": post, "text": text} for post, text in POSTS.items()]
-    pairs = [{"claim": post, "source": to_paper(post)} for post in POSTS]
-    data = c2s.Dataset.from_frames(papers, posts, pairs, split="train")
     folder = tmp_path_factory.mktemp("known") / "data"
-    write_beir(data, folder)
-    return str(folder), data
+    return str(folder), write_posts(folder)
 
 
 def ranked(stage: Posts, claim: Claim) -> list[str]:
@@ -76,15 +81,6 @@ def test_a_claim_is_no_known_post_itself(train: tuple[str, c2s.Dataset]) -> None
     mixed = [replace(claim, id=f"data/{claim.id}") for claim in claims]
     run = Run.from_lists({c.id: [(p, -i / 2) for i, p in enumerate(PAPERS)] for c in mixed})
     assert stage.apply(mixed, [], run).run.sources("data/masks-1") == list(PAPERS)
-
-
-def test_nearness_counts_from_the_posts_of_other_papers() -> None:
-    angles = np.deg2rad([0, 1, 30, 90])
-    vectors = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
-    # The first two mean one paper: 0 is nearest to 30 degrees, 1 to 30, 30 to 1, 90 to 30.
-    nearest = np.cos(np.deg2rad([30, 29, 29, 60]))
-    measured = other_papers_cosines(vectors, [0, 0, 1, 2])
-    assert measured == pytest.approx((nearest.mean(), nearest.std()), abs=1e-5)
 
 
 @pytest.mark.parametrize(("share", "weight"), [(1.0, 4.0), (0.0, 0.0)])

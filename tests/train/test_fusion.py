@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from claim2source.train.fusion import difference_cells, main, read_views, without_learned
 
-from claim2source.core.errors import UserError
+from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Dataset
 from claim2source.data.beir import write_beir
 from claim2source.data.grouping import gold_groups
 from claim2source.data.loading import load
-from claim2source.data.split import carve_val
+from claim2source.data.split import carve_val, claims_of_shared_papers
 from claim2source.data.trec import read_run
 from claim2source.evaluation.compare import ScoredRuns
 from claim2source.metrics.metrics import Scores, judged_claims, language_strata
@@ -26,15 +26,16 @@ from claim2source.models import Base, DataRecord, EncoderSettings, Manifest, Mod
 from claim2source.search.bm25 import BM25
 from claim2source.search.dense import Dense
 from claim2source.search.fuse import Hybrid
+from claim2source.stages.known_posts import KnownPosts
 from claim2source.stages.learned import Learned, LearnedFusion
-from claim2source.stages.similarities import ViewConfig
+from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.systems.heldout import ChoosingOn
 from claim2source.systems.read import read_systems
 from claim2source.systems.retrieval import Retrieval
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from claim2source.text import Rendering
 from claim2source.training.finetune import finetune
-from claim2source.training.fusion import known_claims
+from claim2source.training.fusion import Fitting, gather, known_claims
 from tests.refusals import refused
 from tests.shared_data import REPOSITORY
 from tests.training.small import small_config, small_splits
@@ -148,8 +149,51 @@ def test_over_a_trained_encoder_is_fitted_on_what_it_held_out(
     assert claims_for("bm25 plain", "H") == val and claims_for("bm25 plain", "S") == train
     with refused(UserError, "`carved`"):
         claims_for("cosine", "S", replace(settings, choosing=ChoosingOn(val="train")))
+    # Claims that were held out are known posts of none: of their papers others may be held out too.
+    near = ViewConfig(score="posts", model=ModelConfig(max_length=32), posts=KnownPosts(data))
+    known = {"bm25": ViewConfig(), "posts": near}
+    runner, scorer = SystemRunner(dev, replace(settings, depth=36)), Scorer(dev.sources)
+    fitting = gather({**known, "cosine": views["cosine"]}, systems["S"], None, runner, scorer)
+    assert fitting.data.claims == val.claims and not nearness_of_golds(fitting).any()
+    # Claims of all of train know the others of their papers; alone in its paper, none.
+    fitting = gather(known, systems["S"], None, runner, scorer)
+    assert fitting.data.claims == train.claims and nearness_of_golds(fitting).any()
+    first = train.with_claims(train.claims[:24])
+    write_beir([first, dev], tmp_path / "first")
+    known["posts"] = replace(near, posts=KnownPosts(str(tmp_path / "first")))
+    runner = SystemRunner(dev, RunSettings(str(tmp_path / "first"), depth=36))
+    fitting = gather(known, systems["S"], None, runner, scorer)
+    assert fitting.data.claims == first.claims and not nearness_of_golds(fitting).any()
+    # A declared share weighs claims whose paper has another claim.
+    some = train.with_claims(train.claims[:36])
+    write_beir([some, dev], tmp_path / "some")
+    runner = SystemRunner(dev, RunSettings(str(tmp_path / "some"), depth=36))
+    for expected, weight in ((None, 24 / 36), (0.25, 0.25), (0.0, 0.0)):
+        words = {"bm25": ViewConfig(), "title": ViewConfig(part="title")}
+        weighing = gather(words, systems["S"], None, runner, scorer, 5, expected).weighing
+        shared = [claim_id in claims_of_shared_papers(some) for claim_id in weighing.claim_ids]
+        assert sum(shared) == 24 and weighing.weights[shared].sum() == pytest.approx(weight)
     (choice,) = SystemRunner(dev, settings).run(systems["H"]).choices
     assert (choice.split, choice.claims) == ("val", len(val.claims)) and not choice.note
+
+
+def test_known_posts_of_the_reported_split_are_refused(
+    base_arguments: list[str], tmp_path: Path
+) -> None:
+    """Their papers are the answers."""
+    posts = f"{{dataset: {tmp_path / 'data'}, split: dev}}"
+    (tmp_path / "views.yaml").write_text(f"{VIEWS}near: {{score: posts, posts: {posts}}}\n")
+    with refused(ConfigError) as error:
+        main([*base_arguments, "--system=BM25"])
+    assert error.value.key == "near.posts.split" and not (tmp_path / "out").exists()
+
+
+def nearness_of_golds(fitting: Fitting) -> np.ndarray:
+    """The view `posts` of every claim's gold among its candidates; 0 if it is 0 for all."""
+    if "posts" in fitting.constant:
+        return np.zeros(1)
+    column = fitting.lists.features[:, :, fitting.names.index("posts")]
+    return column[fitting.lists.gold]
 
 
 def test_the_shipped_views_are_read_with_the_encoder_that_is_given() -> None:

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
+from claim2source.core.errors import ConfigError
 from claim2source.core.report import Epoch, Report, Rule
 from claim2source.data.loading import load
-from claim2source.data.split import carve_val
+from claim2source.data.split import carve_val, seen_claims
 from claim2source.evaluation.evaluate import METRICS, Scoring, score_encoder
 from claim2source.evaluation.table import EvaluateConfig, evaluate_table
-from claim2source.models import Manifest, resolve
+from claim2source.models import DataRecord, Manifest, resolve
 from claim2source.systems.heldout import HeldOut
+from claim2source.systems.seen import rebuilt_claims
 from claim2source.training.choose import choose_epoch
 from claim2source.training.config import DataConfig, FinetuneConfig
 from claim2source.training.finetune import finetune
@@ -108,6 +110,10 @@ def test_both_parts_of_val_are_scored_and_chosen_by(
     manifest = Manifest.read(tmp_path / "run" / "checkpoints" / "epoch-1")
     assert manifest.scores["val, seen papers"] == report.training.history[1].parts["seen"]
     assert (manifest.data.val_seen_share, manifest.data.seen_share_expected) == (0.2, 0.7)
+    measured = len(seen_claims(rest, val)) / len(val.claims)
+    assert manifest.data.val_seen_measured == measured and 0 < measured < 1
+    assert f"{len(val.claims)} claims" in output and manifest.data.chosen_for in output
+    assert f"{measured:.0%}" in manifest.data.chosen_for and "70%" in manifest.data.chosen_for
     choice = report.training.choice
     assert choice is not None and (choice.seen_share, choice.rule) == (0.7, "one_se")
     assert "claims of seen papers count for 70 %" in output and "unseen papers" in output
@@ -131,3 +137,26 @@ def test_a_share_of_seen_papers_is_held_out_only_where_something_is_chosen(
     assert open_share.held_out_seen == open_share.data.val_share == 0.1
     assert replace(open_share, choose="last").held_out_seen == 0
     assert replace(open_share, data=DataConfig(val_seen_share=0.3)).held_out_seen == 0.3
+
+
+def test_val_is_drawn_at_a_declared_share_and_found_again_by_the_record(
+    setup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    shares: dict[str, Any] = {"data__val_seen_share": "null", "data__seen_share_expected": 0.6}
+    config = small_config(*setup, tmp_path / "run", **shares)
+    data, train = data_of(config), load(setup[1], "train")
+    rest, val = carve_val(train, 0.2, 13, seen_share=0.2, mix=0.6)
+    assert (data.val, data.train) == (val, rest)
+    assert data.selection.seen_share == 0.6
+    assert data.selection.measured_share == pytest.approx(0.6, abs=0.1)
+    # A resumed run reads its config: the share stays a share of val.
+    settings = RunFolder(config.out, config=config).config.data
+    assert (settings.val_seen_share, settings.seen_share_expected) == (None, 0.6)
+    record = DataRecord(
+        str(setup[1]), "train", 0.2, 13, val_sha256=val.fingerprint, seen_share_expected=0.6
+    )
+    assert rebuilt_claims(record, "demo") == rest.claims
+    assert HeldOut(str(setup[1]), "dev").carved(record).val == val
+    too_many = small_config(*setup, tmp_path / "run", **(shares | {"data__val_share": 0.45}))
+    with pytest.raises(ConfigError, match="seen_share_expected"):
+        data_of(too_many)

@@ -79,6 +79,7 @@ def write_card(
         f"It was trained on {rendering.claims} claims, and on sources written as "
         f"`{rendering.sources}`. An example of its input:",
         *_example(manifest),
+        *_choice_sentences(data.chosen_for),
         "## Licence",
         "Not set. Those of the base model and of the training data apply.",
         "## Results",
@@ -130,6 +131,12 @@ class _Result:
             metric_value=round(self.score, 4),
             metric_args=bounds,
         )
+
+
+def _choice_sentences(chosen_for: str) -> list[str]:
+    if not chosen_for:
+        return []
+    return [f"Its checkpoint was chosen on val, claims held out from training: {chosen_for}."]
 
 
 def _chosen_results(report: Report | None) -> list[_Result]:

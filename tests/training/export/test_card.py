@@ -196,6 +196,19 @@ def card_of(
     return card.text, card.data.to_dict()
 
 
+def test_the_card_says_for_which_share_of_known_papers_it_was_chosen(
+    point: Path, tmp_path: Path
+) -> None:
+    manifest = Manifest.read(point)
+    plain, _ = card_of(manifest, None, tmp_path / "plain")
+    assert "% of val" not in plain  # as in manifests of earlier versions
+    for measured, expected in ((0.25, "weigh them by 89%"), (0.0, "0% of val")):
+        data = replace(manifest.data, val_seen_measured=measured, seen_share_expected=0.89)
+        text, _ = card_of(replace(manifest, data=data), None, tmp_path / "card")
+        assert f"{measured:.0%} of val" in text and expected in text
+    assert "weigh" not in text  # with one part there is nothing to weigh
+
+
 def test_the_column_of_intervals_goes_where_there_are_none(point: Path, tmp_path: Path) -> None:
     """As in reports from before intervals existed."""
     manifest, data = Manifest.read(point), load("demo", "dev")

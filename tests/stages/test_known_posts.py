@@ -1,0 +1,92 @@
+"""The nearness to known posts as a view of a learned fusion: a post never helps itself."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from claim2source.core.errors import ConfigError, UserError
+from claim2source.core.records import Claim
+from claim2source.stages.known_posts import KnownPosts, NearPosts, other_papers_cosines
+from claim2source.stages.learned import Learned, LearnedFusion, LearnedView
+from claim2source.stages.similarities import Scorer, ViewConfig
+from tests.refusals import refused
+from tests.stages.test_learned import FITTED
+from tests.stages.test_posts import PAPERS, POSTS, write_posts
+
+
+def nearness(folder: Path, claim: Claim, *hidden: Claim) -> dict[str, float]:
+    """Score all papers by the posts in a folder."""
+    view = ViewConfig(score="posts", posts=KnownPosts(str(folder)))
+    scorer = Scorer(())
+    (values,) = scorer.scores(view, [claim], [PAPERS], hidden=hidden)
+    (again,) = scorer.scores(view, [claim], [PAPERS], hidden=hidden, fresh=True)
+    assert values.tolist() == again.tolist()
+    return dict(zip(PAPERS, values.tolist(), strict=True))
+
+
+def test_a_post_does_not_know_itself_nor_the_hidden_ones(tmp_path: Path) -> None:
+    write_posts(tmp_path / "all")
+    new = nearness(tmp_path / "all", Claim("new", "pupils wore masks: no outbreak"))
+    assert new["masks"] > 1 and new["none"] == 0 and max(new.values()) == new["masks"]
+    # It has the nearness of the other post of its paper, whatever its own id is.
+    first, second = (Claim(post, POSTS[post]) for post in ("masks-1", "masks-2"))
+    copy = Claim("copy", POSTS["masks-1"].upper() + " ")
+    own = nearness(tmp_path / "all", first)
+    assert 0 < own["masks"] == nearness(tmp_path / "all", copy)["masks"]
+    assert own["masks"] < nearness(tmp_path / "all", Claim("new", POSTS["masks-1"] + "!"))["masks"]
+    # Claims that were held out together do not know each other.
+    assert nearness(tmp_path / "all", first, second)["masks"] == 0
+    alone = {post: text for post, text in POSTS.items() if post != "masks-2"}
+    write_posts(tmp_path / "alone", alone)
+    assert nearness(tmp_path / "alone", first)["masks"] == 0
+
+
+def test_nearness_counts_from_the_posts_of_other_papers() -> None:
+    angles = np.deg2rad([0, 1, 30, 90])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
+    # The first two mean one paper: 0 is nearest to 30 degrees, 1 to 30, 30 to 1, 90 to 30.
+    nearest = np.cos(np.deg2rad([30, 29, 29, 60]))
+    measured = other_papers_cosines(vectors, [0, 0, 1, 2])
+    assert measured == pytest.approx((nearest.mean(), nearest.std()), abs=1e-5)
+    posts = [Claim(str(row), str(row), golds=("abcc"[row],)) for row in range(4)]
+    near = NearPosts.measured(posts, vectors)
+    values = near.nearness(vectors[3], ["a", "c", "none"])
+    expected = (1 - near.mean) / near.spread
+    assert values.tolist() == pytest.approx([0, expected, 0], abs=1e-4)
+    assert near.nearness(vectors[3], ["c"], {3}).tolist() == [0]
+
+
+def test_a_fusion_with_other_known_posts_is_another(tmp_path: Path) -> None:
+    folder, file = tmp_path / "data", tmp_path / "fusion.json"
+
+    def identity(view: ViewConfig) -> Mapping[str, object]:
+        LearnedFusion((LearnedView("near", view, "", 1.0, 1.0),), FITTED).write(file)
+        return Learned(file=str(file)).identity
+
+    write_posts(folder)
+    view = ViewConfig(score="posts", posts=KnownPosts(str(folder)))
+    before = identity(view)
+    assert identity(view) == before
+    shutil.rmtree(folder)
+    write_posts(folder, POSTS | {"coffee-3": "espresso for a long life"})
+    assert identity(view) != before
+    # The stored rankings of fusions without such a view stay valid.
+    assert "posts" not in str(identity(ViewConfig(score="year")))
+    with pytest.raises(ValueError):
+        LearnedView("near", ViewConfig(score="posts"), "", 1.0, 1.0)
+
+
+def test_settings_and_posts_that_cannot_be_used(tmp_path: Path) -> None:
+    with refused(ConfigError) as error:
+        ViewConfig(posts=KnownPosts("demo"))
+    assert error.value.key == "posts"
+    with refused(ConfigError) as error:
+        KnownPosts("demo", " ")
+    assert error.value.key == "split"
+    with refused(UserError):
+        nearness(tmp_path / "missing", Claim("new", "masks"))
