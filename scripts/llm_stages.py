@@ -369,7 +369,7 @@ def _ranking_row(name: str, stage: StageSettings, dataset: Dataset) -> Row:
 
 
 def _ranking(report: Report) -> Ranking | None:
-    """Read the scores of the first stage and of the whole; None without golds."""
+    """Read the scores of the first stage and of the whole system; None without golds."""
     scores: list[Score] = []
     for system in report.systems.values():
         bounds = system.interval(MAIN_METRIC)
@@ -386,7 +386,7 @@ def _run_row(
     config: LLMStagesConfig,
     save: Callable[[RowResult], None],
 ) -> None:
-    """Run a row and save its result; of a row that is interrupted, save what it spent."""
+    """Run a row and save its result; if it is interrupted, save its costs."""
     key = row.key(config)
     languages = sorted_languages(claim.lang for claim in row.dataset.claims)
     result = RowResult(key, len(row.dataset.claims), languages)
@@ -407,7 +407,7 @@ def _run_row(
 
 
 def _with_spent(result: RowResult, asked: int, log: AnswerLog, clock: _Clock) -> RowResult:
-    """Add a sitting in which so many requests were answered; none if it is 0."""
+    """Add the costs of one run that answered `asked` requests; nothing if there were none."""
     if not asked:
         return result
     tokens = log.usage.prompt, log.usage.completion
@@ -528,7 +528,7 @@ def _write(
 
 
 def _page(page: Path, text: str) -> str:
-    """Put the rows between their marks, in the page that is there or in a new one."""
+    """Write the rows between their marks, in the existing page or in a new one."""
     old = f"# Every stage on a real model\n\n{START}\n{END}\n"
     if page.is_file():
         old = page.read_text(encoding="utf-8")

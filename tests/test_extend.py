@@ -130,7 +130,8 @@ def test_scores_of_a_reranker_of_ones_own_are_stored(tmp_path: Path) -> None:
 
 def shared_words(chat: Chat) -> str:
     """A score by the words that a paper shares with the post."""
-    post, paper = (set(re.findall(r"\w{4,}", chat.data[name].lower())) for name in ("post", "paper"))
+    post = set(re.findall(r"\w{4,}", chat.data["post"].lower()))
+    paper = set(re.findall(r"\w{4,}", chat.data["paper"].lower()))
     return json.dumps({"score": min(len(post & paper), 10)})
 
 
