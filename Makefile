@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet -e ".[cpu,demo,dev]"
 	touch $(STAMP)
 
-# Says first what it does and how long that takes; its first step is `make install`.
+# It first prints what it will do and how long that takes. Its first step is `make install`.
 demo:
 	@$(PYTHON) scripts/demo.py
 
@@ -25,8 +25,9 @@ test: install
 test-slow: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not llm" -n 2 --dist loadfile --no-loadscope-reorder
 
-# A real llama.cpp: each stage that asks a language model. Without its package (`scripts/serve_llm.sh
-# --local` installs it) one line says so. CLAIM2SOURCE_WEIGHTS is a folder of GGUF files.
+# Each stage that calls a language model, on a real llama.cpp. If its package is not installed
+# (`scripts/serve_llm.sh --local FILE.gguf` does that), this prints one line and ends.
+# CLAIM2SOURCE_WEIGHTS is a folder of GGUF files.
 test-llm: install
 	@llama=$${LLAMA_ENVIRONMENT:-.venv-llama}; \
 	if $$llama/bin/python -c "import xllamacpp" 2>/dev/null; then \

@@ -1,7 +1,8 @@
 """Write the page of results: `python scripts/benchmarks_page.py --results DIR --out FILE.md`.
 
-Figures are JSON files in the folder, such as an evaluation's `report.json` under another name; the
-texts are in its `benchmarks.yaml`. A text whose figures are missing is an error that names them.
+The folder contains the figures, which are JSON files such as an evaluation's `report.json` under
+another name, and the texts, in `benchmarks.yaml`. A text whose figures are missing is an error that
+names them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Write CLEF's and the ACM's checklists: `python scripts/checklist.py --reports DIR --out FILE`.
 
-Working notes and the ACM ask how results were made: data, prompts, seeds, decoding, hardware,
-software, costs. All answers come from reports; what these lack is "not recorded".
+CLEF's working notes and the ACM require authors to state how results were made: data, prompts,
+seeds, decoding, hardware, software, costs. All answers come from reports; an item that the reports
+lack is "not recorded".
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ NOT_RECORDED = "not recorded"
 # Questions of both checklists that no report answers.
 _UNRECORDED_ITEMS = (
     *("licence of the data and how to get them", "the evaluation's command and settings"),
-    *("hashes of pretrained weights", "price in money", "energy"),
+    *("hashes of pretrained weights", "price in money"),
 )
 # Names of re-ranking stages; first stages do not call a language model.
 _LATER = ("rerank ", "verify ")
@@ -315,6 +316,17 @@ def _costs(report: Report) -> list[Row]:
     return rows
 
 
+def _energy(report: Report) -> list[Row]:
+    """List the energy of systems and stages; a single row without it if no cost has it."""
+    rows: list[Row] = []
+    for system in report.systems.values():
+        costs = [("all", system.cost), *((stage.name, stage.cost) for stage in system.stages)]
+        for stage, cost in costs:
+            if cost is not None and cost.joules is not None:
+                rows.append([_name(system), stage, f"{cost.joules / 1000:.2f}"])
+    return rows or [["all", "all", None]]
+
+
 def _hardware(report: Report) -> list[Row]:
     machine = report.provenance.hardware
     if machine is None:
@@ -361,6 +373,7 @@ _SECTIONS = (
     ),
     _Section("Statistics", 1, "what|average|by|correction|draws", _statistics),
     _Section("Cost", 2, f"system|stage|{_COST}", _costs, "No system."),
+    _Section("Energy", 2, "system|stage|kJ", _energy),
     _Section("Hardware", 0, "processor|cores|memory|GPUs", _hardware),
     _Section("Software", 0, "program|commit|versions", _software),
 )

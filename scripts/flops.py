@@ -1,4 +1,7 @@
-"""Count the FLOPs of a transformer's forward pass and of a training step."""
+"""Count the FLOPs of a transformer's forward pass and of a training step.
+
+This is a module of scripts/plan.py and scripts/bench.py, not a program.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Run every stage that asks a language model on a few claims, and tabulate replies and costs.
+"""Run every stage that calls a language model on a few claims, and tabulate replies and costs.
 
 python scripts/llm_stages.py --llm FILE --out out/llm --results FILE.json --page FILE.md
 
-Claims are those of a split, their languages in turn, as few of them on one paper as it allows;
-what re-ranks and verifies sees the first sources by BM25. Rumours are read from the organisers'
-file of CheckThat! 2024 Task 5. A row that is in the results is not run again; of one that was
-interrupted the answers are kept. Seconds are of the wall, processor seconds the server's.
+The claims are the first of a split, from each language in turn, and on different papers if
+possible. Re-rankers and verifiers get the first sources of BM25. Rumours come from the organisers'
+file of CheckThat! 2024 Task 5. A finished row is not run again, and an interrupted row keeps its
+answers. The table has seconds of wall time, and the seconds of the server's processor.
 """
 
 from __future__ import annotations
@@ -90,15 +90,15 @@ class LLMStagesConfig(Settings):
         llm: the language model; its server's processor time is measured if it runs here.
         out: folder of answers.
         results: JSON file of the rows; none: llm.json in `out`.
-        page: Markdown file whose rows are replaced, or that is written.
+        page: Markdown file to write; if it exists, only its rows are replaced.
         dataset: folder in BEIR layout, or its name in CLAIM2SOURCE_DATA, or `demo`; or a file of
             pairs.
         rumors: the organisers' JSON; none: rows on rumours are left out.
-        claims: claims of each row.
-        sample: write these claims and the first `pool` of their sources as a data set to this
-            folder, such as for `claim2source rewrite`, and ask nothing. Golds come first, then
-            what BM25 ranks first.
-        pool: sources of the sample; as many as there are golds, at least.
+        claims: number of claims in each row.
+        sample: do not run the stages, but write their claims and a pool of sources to this folder,
+            as a data set for `claim2source rewrite`. The pool has the golds, then the first
+            sources of BM25.
+        pool: number of sources in the sample; never fewer than the golds.
     """
 
     llm: LLMConfig = field(default_factory=LLMConfig)
@@ -136,7 +136,7 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Spent:
-    """Count one sitting of a row: requests that were answered in it, tokens and time."""
+    """Count the requests that one run of a row answered, their tokens and time."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -147,7 +147,7 @@ class Spent:
 
 @dataclass(frozen=True)
 class RowResult:
-    """Describe a row: its replies by kind, the failures' reasons, the ranking, what was spent."""
+    """Describe a row: its replies by kind, the reasons of failures, the ranking and the costs."""
 
     key: str
     claims: int
@@ -160,7 +160,7 @@ class RowResult:
     is_done: bool = False
 
     def a_claim(self, name: str) -> float | None:
-        """Return what a claim costs, scaled from the requests of all sittings; None if unknown."""
+        """Return the cost of a claim, scaled from the requests of all runs; None if unknown."""
         values = [getattr(spent, name) for spent in self.spent]
         asked = sum(spent.requests for spent in self.spent)
         if not asked or any(value is None for value in values):
@@ -170,7 +170,7 @@ class RowResult:
 
 @dataclass(frozen=True)
 class Material:
-    """Claims and sources that the rows work on, and their model."""
+    """Claims and sources of the rows, and their settings."""
 
     config: LLMStagesConfig
     dataset: Dataset
@@ -188,7 +188,7 @@ class Row:
     run: Callable[[LLMConfig, Path], Ranking | None]
 
     def key(self, config: LLMStagesConfig) -> str:
-        """Identify all that makes the row, but the server's address and how it is asked."""
+        """Hash everything that a row depends on; not the server's address, nor time limits."""
         llm = asdict(config.llm)
         for name in ("url", "key_env", "concurrency", "timeout", "retries", "retry_failed"):
             llm.pop(name)
@@ -370,7 +370,7 @@ def _ranking_row(name: str, stage: StageSettings, dataset: Dataset) -> Row:
 
 
 def _ranking(report: Report) -> Ranking | None:
-    """Read the scores of the first stage and of the whole; None without golds."""
+    """Read the scores of the first stage and of the whole system; None without golds."""
     scores: list[Score] = []
     for system in report.systems.values():
         bounds = system.interval(MAIN_METRIC)
@@ -387,7 +387,7 @@ def _run_row(
     config: LLMStagesConfig,
     save: Callable[[RowResult], None],
 ) -> None:
-    """Run a row and save its result; of a row that is interrupted, save what it spent."""
+    """Run a row and save its result; if it is interrupted, save its costs."""
     key = row.key(config)
     languages = sorted_languages(claim.lang for claim in row.dataset.claims)
     result = RowResult(key, len(row.dataset.claims), languages)
@@ -408,7 +408,7 @@ def _run_row(
 
 
 def _with_spent(result: RowResult, asked: int, log: AnswerLog, clock: _Clock) -> RowResult:
-    """Add a sitting in which so many requests were answered; none if it is 0."""
+    """Add the costs of one run that answered `asked` requests; nothing if there were none."""
     if not asked:
         return result
     tokens = log.usage.prompt, log.usage.completion
@@ -529,7 +529,7 @@ def _write(
 
 
 def _page(page: Path, text: str) -> str:
-    """Put the rows between their marks, in the page that is there or in a new one."""
+    """Write the rows between their marks, in the existing page or in a new one."""
     old = f"# Every stage on a real model\n\n{START}\n{END}\n"
     if page.is_file():
         old = page.read_text(encoding="utf-8")

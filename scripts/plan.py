@@ -2,14 +2,18 @@
 
 python scripts/plan.py --config configs/finetune/gritlm_7b.yaml --data.dataset ct26-sized
 
-With `--systems FILE` it estimates the language-model requests of the systems' stages instead: see
-scripts/plan_stages.py. Otherwise it accepts every key of train/finetune.py and counts the texts of
-the data set; `ct26-sized` means CheckThat! 2026 as published. Nothing is downloaded and no weights
-are read: a model is given by its config.json, or by one of the shapes below. Peaks are those of the
-makers (bf16; a fifteenth of it in fp32). Training is assumed to reach 51 % of them and encoding
-60 %, as measured on an H200. Memory is weights, optimizer states, and what a forward pass keeps for
-each token of a chunk; `auto` settings are those that the trainer plans for the card, before it
-measures a chunk. FLOPs are counted, the rest is an estimate.
+This is for trainings, and accepts every key of train/finetune.py. For stages that call a language
+model, `--systems FILE` estimates requests, tokens and hours instead
+(`python scripts/plan.py --systems FILE --help`).
+
+The program counts the texts of the data set; `ct26-sized` means CheckThat! 2026 as published. It
+downloads nothing and loads no weights: a model's config.json, or its name, gives the shape.
+
+FLOPs are counted; the rest is an estimate. Peaks are those of the makers (bf16; a fifteenth of it
+in fp32). Training is assumed to reach 51 % of them and encoding 60 %, as measured on an H200.
+Memory is the sum of weights, optimizer states, and the values that a forward pass keeps for each
+token of a chunk. `auto` settings are those that the trainer plans for the card, before it measures
+a chunk.
 """
 
 from __future__ import annotations

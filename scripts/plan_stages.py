@@ -1,10 +1,10 @@
-"""Estimate the language-model use of systems' stages: requests, tokens and hours.
+"""Estimate the requests, tokens and hours of stages that call a language model.
 
 python scripts/plan.py --systems FILE --dataset demo --llm FILE
 
-The systems run on ten claims, or `--claims N`, drawn over all languages; their requests and time
-are scaled to all claims of the split. Answers are kept in the store, and the run itself reuses
-them.
+The program runs the systems on ten claims of the split (`--claims N`), which are drawn at random.
+It measures their requests, tokens and time, and scales these to all claims of the split. Answers
+are kept in the store, so the run itself reuses them.
 """
 
 from __future__ import annotations

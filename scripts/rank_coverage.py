@@ -1,13 +1,15 @@
-"""Measure how often intervals of ranks have the true order: `python scripts/rank_coverage.py`.
+"""Measure how often intervals of ranks contain the true order: `python scripts/rank_coverage.py`.
 
-Systems whose true order is known are simulated over and over: posts about papers, some about the
-same, in three languages. An order is covered if the intervals of all systems at once have every
-rank that the system can have: equal systems share their ranks. By chance alone, equal systems
-are separated, and an order is missed, in 5 % of the draws. If no two systems are equal, a test
-must also see a difference on the wrong side to miss the order, which is rarer.
+The program simulates systems whose true order is known, many times. Each draw has posts in three
+languages, some of them about the same paper. A draw covers the order if the interval of every
+system contains all ranks that the system can have; equal systems share their ranks.
 
-The last two columns have what the intervals would cover if posts about a paper were counted as
-independent, and if every pair were tested by itself.
+If systems are equal, chance separates them, and misses the order, in 5 % of the draws. If no two
+systems are equal, an order is missed only if a test finds a difference of the wrong sign, which
+is rarer.
+
+The last two columns show the coverage without the two corrections: if posts about the same paper
+counted as independent, and if every pair were tested by itself.
 """
 
 from __future__ import annotations

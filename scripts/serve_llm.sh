@@ -1,20 +1,26 @@
 #!/usr/bin/env bash
-# Serve a language model, for translation, styles and verifiers: with llama.cpp on a laptop,
+# Serve a language model for translation, rewriting, re-rankers and verifiers (docs/llm.md).
+#
+# On a laptop, with llama.cpp:
 #   scripts/serve_llm.sh --local FILE.gguf [--context 8192] [--parallel 1] [--threads N]
-# or with vLLM on a machine with a GPU:
+# The server listens to this machine only. When it is ready, the script prints the flag for our
+# programs. Ctrl-C ends it. Environment variables:
+#   PORT               its port (8000)
+#   LLAMA_ENVIRONMENT  where llama.cpp is installed at first use (.venv-llama in the repository)
+#
+# On a machine with a GPU, with vLLM:
 #   scripts/serve_llm.sh Qwen/Qwen3-8B
 #   scripts/serve_llm.sh meta-llama/Llama-3.3-70B-Instruct --quantization fp8
 #   scripts/serve_llm.sh google/gemma-4-31B-it --dry-run     # prints the command, runs nothing
 #   scripts/serve_llm.sh moonshotai/Kimi-K2.6 --allow-remote-code --revision COMMIT
-# --local prints the flag for our programs when the server is ready, and ends with Ctrl-C; it serves
-# only this machine. Environment variables: PORT (8000), and LLAMA_ENVIRONMENT (.venv-llama next to
-# the repository's own), into which llama.cpp is installed at first use.
-# vLLM: arguments after the model go to `vllm serve`; the last of two equal options wins. A model with
-# code in its repository is served only with --allow-remote-code and the full commit that you have
-# read. Environment variables: PORT (8000), HOST (127.0.0.1: only this machine), GPUS (all visible
-# ones), VLLM_ENVIRONMENT (.venv-vllm next to the repository's own, because vLLM pins other versions
-# of torch and transformers), and VLLM_API_KEY, the key that clients must send; it is never on a
-# command line.
+# Arguments after the model go to `vllm serve`; the last of two equal options wins. A model with code
+# in its repository is served only with --allow-remote-code and the full commit that you have
+# reviewed. Environment variables:
+#   PORT, HOST         its port (8000) and address (127.0.0.1: only this machine)
+#   GPUS               the number of GPUs (all visible ones)
+#   VLLM_ENVIRONMENT   where vLLM is installed at first use (.venv-vllm in the repository, because
+#                      vLLM pins other versions of torch and transformers)
+#   VLLM_API_KEY       the key that clients must send; it is never on a command line
 set -euo pipefail
 
 VLLM='vllm>=0.33,<0.34'
@@ -46,8 +52,12 @@ for word in "$@"; do
   if [ "$before" = --revision ]; then revision="$word"; fi
   before="$word"
 done
+if [ -z "$model" ] && [ -n "$local" ]; then
+  echo "error: --local needs a GGUF file: $0 --local FILE.gguf" >&2
+  exit 2
+fi
 if [ -z "$model" ]; then
-  echo "usage: $0 MODEL [options of vllm serve] [--allow-remote-code] [--dry-run]; or --local FILE.gguf" >&2
+  echo "usage: $0 --local FILE.gguf, or $0 MODEL [options of vllm serve]; --help explains both" >&2
   exit 2
 fi
 

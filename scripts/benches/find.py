@@ -1,17 +1,19 @@
-"""Time answers of `claim2source serve` over HTTP, beside the same calls within a process.
+"""Time answers of `claim2source serve` over HTTP, compared with the same calls within a process.
 
-A paper is six sentences of the demo's and a last one of made-up words, which grow with the index
-as rare words do; its vector lies around a real one: MiniLM's of one of its sentences, with parts of
-two others and noise. Posts are the demo's, and the packaged MiniLM encodes them. One client asks
-after the other, then several at once; before that a new server, of whose index nothing is in the
-page cache, answers the first posts (`cold`). `ratio` is the 95th percentile in process divided by
-that over HTTP, with one client. With --no_sentences the index keeps no vectors of sentences, and
-the nearest ones are not looked for. There are also the seconds of writing and building by both
-clocks, the disk and memory that they take, the recall that the index measured, and recall@100 of
-the posts against all vectors, without a filter and with filters that keep a tenth and a hundredth
-of the papers; `cpu_ms` are the server's processor milliseconds for an answer. On stderr each stage
-has a line as it ends, and while papers are written and built every half a minute has one: of a run
-of hours that is stopped something stays.
+Papers are made up: six sentences of the demo and a last one of invented words, whose number grows
+with the index as that of rare words does. A paper's vector is MiniLM's of one of its sentences,
+with parts of two others and noise. Posts are the demo's, and the packaged MiniLM encodes them.
+
+A new server, whose index is not in the page cache, answers the first posts (`cold`). Then one
+client sends requests, and then several at once. `ratio` is the 95th percentile in process divided
+by that over HTTP, with one client. With --no_sentences the index has no vectors of sentences, and
+does not search for the nearest ones.
+
+The result also has the seconds of writing and building by both clocks, their disk and memory, the
+recall that the index measured, and recall@100 of the posts against all vectors: without a filter,
+and with filters that keep a tenth and a hundredth of the papers. `cpu_ms` are the server's
+processor milliseconds for an answer. Each part prints a line to stderr as it ends, and writing and
+building print one every half minute, so a run of hours that is stopped leaves some figures.
 """
 
 from __future__ import annotations

@@ -219,13 +219,18 @@ def test_markdown_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_csv_has_a_line_for_each_cell(tmp_path: Path) -> None:
-    save(tmp_path / "run", {"en": 1400})
+    save(
+        tmp_path / "run",
+        {"en": 1400},
+        cost={"seconds": 12.34, "claims": 1400, "joules": 2500.0},
+    )
     ((key, cell),) = cells("--reports", tmp_path / "run").items()
     main(["--reports", str(tmp_path / "run"), "--tables", "2025-styles", f"--out={tmp_path}"])
     with open(tmp_path / "published.csv", encoding="utf-8", newline="") as file:
         rows = {(row["table"], row["row"], row["column"]): row for row in csv.DictReader(file)}
     assert len(rows) > 100 and {place for place, row in rows.items() if row["ours"]} == {key}
     costs = {"seconds": "12.3", "items/s": "113.5", "peak MB": "", "tokens": "", "parameters": ""}
+    costs["kJ"] = "2.50"
     assert rows[key] == {
         **dict(zip(("table", "row", "column"), key, strict=True)),
         **{"metric": "mrr@5", "language": "en", "unit": "", "published": "0.6568"},

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import claim2source as c2s
+from claim2source.core.costs import SystemCost
 from claim2source.core.errors import run_program
 from claim2source.core.report import Report, SystemReport, TrainingReport
 from claim2source.data.store import Store
@@ -87,7 +88,7 @@ def test_prompts_decoding_seeds_and_hardware_are_those_of_the_run(
     for item in ("Data", "Prompts", "Decoding of language models", "Seeds", "Hardware"):
         assert answer[item] == "recorded", item
     assert answer["Training"] == "does not apply"
-    assert answer["energy"] == answer["price in money"] == NOT_RECORDED
+    assert answer["price in money"] == NOT_RECORDED
     # Neither the machine nor the server is named.
     saved = (folder / "report.json").read_text(encoding="utf-8") + text
     assert server.url not in saved and "OPENAI_API_KEY" not in saved
@@ -120,6 +121,14 @@ def test_what_a_report_does_not_say_is_not_invented(
     entries = checklist({"new": Report.read(folder), "old": Report.read(tmp_path / "old")})
     assert answers(entries)["Prompts"].endswith(" old")
     assert [row[0] for row in sections(entries)["Data"]] == ["new", "old"]
+
+
+def test_energy_is_recorded_only_where_a_cost_has_it() -> None:
+    costs = SystemCost(seconds=2.0, joules=2_500.0), SystemCost(seconds=1.0)
+    for cost, cell in zip(costs, ("2.50", NOT_RECORDED), strict=True):
+        text = checklist({"r": Report("d", "dev", {"a": SystemReport("a", "m", "a", cost=cost)})})
+        assert [row[-1] for row in sections(text)["Energy"]] == [cell]
+        assert (answers(text)["Energy"] == NOT_RECORDED) == (cell == NOT_RECORDED)
 
 
 def test_trainings_and_made_texts_are_asked_for_too() -> None:

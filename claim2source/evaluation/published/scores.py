@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from claim2source.core.config import require
-from claim2source.core.costs import COST_COLUMNS, cost_cells, cost_columns
+from claim2source.core.costs import COST_COLUMNS, ENERGY, cost_cells, cost_columns
 from claim2source.core.report import (
     MACRO,
     Place,
@@ -24,9 +24,11 @@ from claim2source.evaluation.published.tables import Column, PublishedRow, Table
 from claim2source.evaluation.reports import LoadedSystem
 
 WIDEST = 10  # most columns of a table in a terminal
+# A file for programs has the same columns with and without energy.
+_CSV_COSTS = (*COST_COLUMNS, ENERGY)
 CSV_COLUMNS = (
     *("table", "row", "column", "metric", "language", "unit", "published", "unreliable"),
-    *("ours", "difference", "low", "high", "inside", "same_claims", "report", *COST_COLUMNS),
+    *("ours", "difference", "low", "high", "inside", "same_claims", "report", *_CSV_COSTS),
 )
 
 
@@ -441,4 +443,4 @@ def csv_row(table: Table, row: PublishedRow, column: Column, ours: OurScore | No
     for number in numbers:
         line.append(None if number is None else f"{number:.6f}")
     line += [cell.inside, "yes" if cell.same_claims else "no", str(system.report_folder)]
-    return line + cost_cells(system.report.cost)
+    return line + cost_cells(system.report.cost, _CSV_COSTS)
