@@ -35,10 +35,9 @@ SPELLINGS = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other"), SPELLINGS)
 @pytest.mark.parametrize("field", ["title", "abstract", "venue"])
-def test_either_side_may_be_written_either_way(one: str, other: str, field: str) -> None:
-    assert one != other
+def test_either_side_may_be_written_either_way(field: str) -> None:
+    one, other = map(" ".join, zip(*SPELLINGS, strict=True))
     scores = set()
     for source, claim in ((one, one), (one, other), (other, one), (other, other)):
         # A second source keeps lengths apart from what matches.
@@ -61,7 +60,7 @@ WAYS: dict[str, Callable[[str], str]] = {
     "ligatures": lambda word: word.replace("ffi", "ﬃ").replace("fi", "ﬁ").replace("fl", "ﬂ"),
     "soft hyphens": lambda word: re.sub(f"(?<={LETTER})(?={LETTER})", "\u00ad", word),
     "zero width": lambda word: "\u200b".join(word),
-    "registered": lambda word: f"{word}®",
+    "signs": lambda word: f"{word}™",
 }
 WORDS = "protéine CO2 fibrosis Ångström efficient Müller SARS2 reflux étude naïve Ödem 37 Çelik"
 

@@ -102,6 +102,20 @@ def test_rules_keep_form_and_numbers_of_any_text(text: str, title: str | None, n
         assert by_rule(name, found) == found
 
 
+@settings(max_examples=60)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=260))
+def test_long_texts_are_cut_at_a_word(lengths: list[int]) -> None:
+    text = " ".join("x" * length for length in lengths)
+    tweet = by_rule("S3", text, "A title")
+    assert STYLES["S3"].form(tweet) is None and tweet.endswith(" #title")
+    kept = tweet.removesuffix(" #title").lower()
+    if kept.endswith("…"):
+        assert f"{text} ".startswith(f"{kept[:-1]} ") and len(tweet) > 280 - 12
+    else:
+        assert kept == f"{text}."
+    assert STYLES["C3"].form(by_rule("C3", text)) is None
+
+
 @pytest.mark.parametrize(("name", "split"), [("demo", "test"), ("ct25", "dev")])
 def test_every_rule_made_text_has_its_form_and_keeps_its_numbers(name: str, split: str) -> None:
     data = load(name if name == "demo" else shared(name), split)
