@@ -90,6 +90,10 @@ def fields(record: Drawn) -> dict[str, Any]:
     return {
         **vars(record),
         "iso": record.iso,
+        "slashed": record.iso.replace("-", "/"),
+        "titled": record.month_and_day.title(),
+        "published": f"{year} {record.month_and_day.title()}".rstrip(),
+        "bare": Joined(family for family, _ in record.people),
         "year": year,
         "month": MONTHS[month - 1],
         "day": day,
@@ -155,24 +159,6 @@ def lines_of(*lines: str) -> bytes:
     return "\n".join(lines).encode()
 
 
-def tagged(template: str, tag: str, entries: Sequence[str]) -> list[str]:
-    return [template.format(tag, entry) for entry in entries if entry]
-
-
-def ris(records: Sequence[Drawn]) -> bytes:
-    lines: list[str] = []
-    for record in records:
-        lines += ["TY  - JOUR", f"TI  - {record.title}", f"AB  - {record.abstract}"]
-        lines += tagged("{}  - {}", "AU", record.families)
-        lines += tagged("{}  - {}", "T2", [record.venue])
-        lines += [f"DA  - {record.iso.replace('-', '/')}", f"PY  - {record.date[0]}"]
-        lines += tagged("{}  - {}", "DO", [record.doi])
-        lines += [f"UR  - {record.url}", f"LA  - {record.language}"]
-        lines += ["M3  - Retracted Article"] if record.is_retracted else []
-        lines += ["ER  - ", ""]
-    return lines_of(*lines)
-
-
 def folded(tag: str, text: str, indent: int) -> list[str]:
     """Break a text after some words, as databases do."""
     words = text.split()
@@ -181,70 +167,26 @@ def folded(tag: str, text: str, indent: int) -> list[str]:
     return lines + [" " * indent + second] if second else lines
 
 
-def nbib(records: Sequence[Drawn]) -> bytes:
+def tagged_lines(name: str, records: Sequence[Drawn]) -> list[str]:
+    """Fill the lines of a format's template for every record."""
     lines: list[str] = []
-    for record in records:
-        month_and_day = record.month_and_day.title()
-        lines += ["", f"PMID- {record.pmid}", "OWN - NLM"]
-        lines += folded("TI  - ", record.title, 6)
-        lines += folded("AB  - ", record.abstract, 6)
-        for name in record.families:
-            lines += [f"FAU - {name}", f"AU  - {name.split(',')[0]} X"]
-        lines += [f"DP  - {record.date[0]} {month_and_day}".rstrip(), f"JT  - {record.venue}"]
-        lines += tagged("{} - {} [doi]", "LID", [record.doi])
-        lines += [f"LA  - {record.language[:3].lower()}", "PT  - Journal Article"]
-        lines += ["PT  - Retracted Publication"] if record.is_retracted else []
-    return lines_of(*lines)
-
-
-def web_of_science(records: Sequence[Drawn]) -> bytes:
-    lines = ["FN Clarivate Analytics Web of Science", "VR 1.0"]
     for number, record in enumerate(records):
-        families = [family for family, _ in record.people]
-        lines += ["PT J"]
-        for tag, names in (("AU", families), ("AF", record.families)):
-            lines += [
-                f"{tag if position == 0 else '  '} {name}" for position, name in enumerate(names)
-            ]
-        lines += folded("TI ", record.title, 3)
-        lines += folded("AB ", record.abstract, 3)
-        lines += [f"SO {record.venue}", f"LA {record.language}"]
-        lines += ["DT Article; Retracted Publication" if record.is_retracted else "DT Article"]
-        lines += tagged("{} {}", "PD", [record.month_and_day])
-        lines += [f"PY {record.date[0]}"]
-        lines += tagged("{} {}", "DI", [record.doi])
-        lines += [f"UT WOS:{number:015}", "ER", ""]
-    return b"\xef\xbb\xbf" + lines_of(*lines, "EF")
+        values = {**fields(record), "number": number}
+        for part in TEMPLATES[f"{name} lines"]:
+            key = next(iter(part)) if isinstance(part, dict) else ""
+            kind, _, what = key.partition(" ")
+            if kind == "each":
+                lines += filled(part, values)
+            elif kind == "fold":
+                lines += folded(*filled(part[key], values), int(what))
+            elif kind != "with" or values[what]:
+                lines.append(filled(part[key] if key else part, values))
+    return lines
 
 
-def enw(records: Sequence[Drawn]) -> bytes:
-    lines: list[str] = []
-    for record in records:
-        lines += ["%0 Journal Article", f"%T {record.title}", f"%X {record.abstract}"]
-        lines += tagged("{} {}", "%A", record.families)
-        lines += [f"%J {record.venue}", f"%D {record.date[0]}"]
-        lines += tagged("{} {}", "%8", [record.month_and_day.title()])
-        lines += tagged("{} {}", "%R", [record.doi])
-        lines += [f"%U {record.url}", f"%G {record.language}"]
-        lines += ["%9 Retracted Article"] if record.is_retracted else []
-        lines += ["", ""]
-    return lines_of(*lines)
-
-
-def refworks(records: Sequence[Drawn]) -> bytes:
-    lines: list[str] = []
-    for record in records:
-        kind = "Retracted Article" if record.is_retracted else "Journal Article"
-        lines += [f"RT {kind}", "SR Electronic(1)", f"ID {record.pmid}"]
-        lines += tagged("{} {}", "A1", [name.replace(", ", ",") for name in record.families])
-        lines += folded("T1 ", record.title, 0)
-        lines += [f"JF {record.venue}", f"YR {record.date[0]}"]
-        lines += tagged("{} {}", "FD", [record.month_and_day.title()])
-        lines += ["VO 12", "IS 3", "SP 45", "OP 50", "K1 UK schools"]
-        lines += folded("AB ", record.abstract, 0)
-        lines += tagged("{} {}", "DO", [record.doi])
-        lines += [f"UL {record.url}", f"LA {record.language}", "RD 2 Jan 2025", ""]
-    return "\r\n".join(lines).encode()
+def by_lines(name: str, before: str = "", after: str = "", end: str = "\n") -> Writer:
+    """Write a template's lines for every record, between other texts."""
+    return lambda records: (before + end.join(tagged_lines(name, records)) + after).encode()
 
 
 def element(name: str, text: str) -> str:
@@ -390,14 +332,16 @@ def lacking(*fields: str) -> frozenset[str]:
     return frozenset(fields)
 
 
+HEAD = "\ufeffFN Clarivate Analytics Web of Science\nVR 1.0\n"
+WEB_OF_SCIENCE = by_lines("wos", HEAD, "\nEF")
 EXPORTS = (
-    Export("library.ris", ris),
-    Export("savedrecs.ris.txt", ris),
-    Export("pubmed-masks-set.txt", nbib, lacking("url")),
-    Export("savedrecs.txt", web_of_science, lacking("url")),
-    Export("savedrecs.ciw", web_of_science, lacking("url")),
-    Export("library.enw", enw),
-    Export("refworks.txt", refworks),
+    Export("library.ris", by_lines("ris")),
+    Export("savedrecs.ris.txt", by_lines("ris")),
+    Export("pubmed-masks-set.txt", by_lines("nbib"), lacking("url")),
+    Export("savedrecs.txt", WEB_OF_SCIENCE, lacking("url")),
+    Export("savedrecs.ciw", WEB_OF_SCIENCE, lacking("url")),
+    Export("library.enw", by_lines("enw")),
+    Export("refworks.txt", by_lines("refworks", end="\r\n")),
     Export("library.xml", endnote_xml),
     Export("pubmed.xml", pubmed_xml, lacking("url")),
     Export("europe_pmc.xml", europe_pmc_xml, lacking("url")),
