@@ -16,6 +16,7 @@ from claim2source.core.parts import NamedParts
 
 MOST_VALUES = 100_000  # aliases may expand to billions
 NO_TEXT = re.compile("[\0\ud800-\udfff]")
+_BREAKS = re.compile("[\x85\u2028\u2029]")  # line breaks of YAML 1.1
 Location = tuple[str, int]  # file and line
 _CONSTANTS = {"": None, "~": None, "null": None, "true": True, "false": False}
 _TAG = "tag:yaml.org,2002:"  # prefix of the tag of a node without an explicit tag
@@ -196,7 +197,9 @@ class _Dumper(yaml.SafeDumper):
 
     def text(self, value: str) -> yaml.ScalarNode:
         style = None
-        if value.lower() in _CONSTANTS or _NUMBER.fullmatch(value):
+        if _BREAKS.search(value):  # in other quotes they would be read as a space
+            style = '"'
+        elif value.lower() in _CONSTANTS or _NUMBER.fullmatch(value):
             style = "'"
         return self.represent_scalar(f"{_TAG}str", value, style=style)
 

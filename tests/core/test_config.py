@@ -7,6 +7,8 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from claim2source.core import config
 from claim2source.core.config import (
@@ -20,6 +22,7 @@ from claim2source.core.config import (
 )
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.validate import validated
+from claim2source.core.yaml_files import YamlMapping
 from tests.refusals import refused
 
 
@@ -305,20 +308,107 @@ def test_print_config_prints_the_whole_config_wherever_it_stands(read, capsys, f
     assert read(text) == read(*(word for word in words if word != "--print_config"))
 
 
-def test_a_written_config_reads_back(read):
-    config = read("--group.rate", "1e-7", "--langs", "no", "--run", "é/r", "--group.layers", "[q]")
-    assert read(to_yaml(config)) == config
-    assert as_plain(config)["run"] == ["é/r"]
-    assert as_plain(config)["group"]["layers"] == ["q"]
-    assert list(as_plain(config)) == ["group", "maybe", "out", "run", "langs", "names", "resume"]
-
-
-@pytest.mark.parametrize(
-    "text", ["1e-1", "08", "1_000", "off", "~", "Null", "true", "5", "", "a: b"]
+# Every character that a file can hold, and what other readers take for numbers or constants.
+TEXTS = st.text(max_size=8) | st.sampled_from(
+    ["1e-1", "08", "1_000", "off", "Null", "true", "5", "a: b", "- a", "#", "\u2028", "~x"]
 )
+NAMES = TEXTS.filter(lambda text: text.strip() and not config.NO_TEXT.search(text))
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def own_names(kind: Any) -> Any:
+    """Texts that stay as they are: a tilde in front of a slash would become the home."""
+    return kind.filter(lambda text: text != "~" and not text.startswith("~/"))
+
+
+CONFIGS = st.builds(
+    Settings,
+    group=st.builds(
+        Group,
+        rate=FLOATS,
+        steps=st.integers(1, 10**12),
+        mode=st.sampled_from(["fp32", "bf16"]),
+        drop=st.none() | FLOATS,
+        deep=st.builds(Deep, own_names(NAMES)),
+        layers=st.lists(own_names(NAMES), max_size=3).map(tuple),
+    ),
+    maybe=st.none() | st.builds(Deep, own_names(NAMES)),
+    out=own_names(NAMES).map(Path),
+    run=st.none() | st.lists(own_names(NAMES).map(Path), max_size=3),
+    langs=st.none() | st.lists(own_names(NAMES), max_size=3),
+    names=st.lists(own_names(NAMES), max_size=3),
+    resume=st.booleans(),
+)
+
+
+@settings(max_examples=60)
+@given(CONFIGS)
+def test_a_written_config_reads_back(drawn):
+    assert config.make(Settings, read_yaml(to_yaml(drawn))) == drawn
+    assert config.make(Settings, as_plain(drawn)) == drawn
+    assert list(as_plain(drawn)) == ["group", "maybe", "out", "run", "langs", "names", "resume"]
+
+
+@given(TEXTS.filter(lambda text: not config.NO_TEXT.search(text)))
+@example("")
+@example("~")
 def test_a_written_text_reads_back_as_text(text):
-    assert read_yaml(to_yaml({"a": [text]})) == {"a": [text]}
-    assert type(read_yaml(to_yaml({"a": [text]}))["a"][0]) is str
+    found = read_yaml(to_yaml({"a": [text]}))["a"][0]
+    assert found == text and type(found) is str
+
+
+def mappings_of_files(values: Any) -> Any:
+    """Mappings as of YAML files: a key is a group in every file, or a value in every file."""
+    group = st.dictionaries(st.sampled_from(["a", "b"]), values)
+    nested = st.fixed_dictionaries({}, optional={"a": values, "group": group})
+    whole = st.fixed_dictionaries(
+        {}, optional={"a": values, "b": values, "group": group, "other": nested}
+    )
+    return st.tuples(whole, st.sampled_from(["x.yaml", "y.yaml"])).map(
+        lambda drawn: located(*drawn)
+    )
+
+
+def located(values: dict[str, Any], file: str) -> YamlMapping:
+    parts = {
+        key: located(value, file) if isinstance(value, dict) else value
+        for key, value in values.items()
+    }
+    return YamlMapping(parts, dict.fromkeys(parts, (file, 1)))
+
+
+def places(mapping: YamlMapping) -> dict[str, Any]:
+    """Values and locations of a mapping and its groups."""
+    groups = {key: places(part) for key, part in mapping.items() if isinstance(part, YamlMapping)}
+    return {"values": dict(mapping), "locations": mapping.locations, "groups": groups}
+
+
+def leaves(mapping: YamlMapping, group: str = "") -> dict[str, Any]:
+    """Values with their locations, by dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in mapping.items():
+        if isinstance(value, YamlMapping):
+            found |= leaves(value, f"{group}{key}.")
+        else:
+            found[f"{group}{key}"] = value, mapping.locations[key]
+    return found
+
+
+FILES = mappings_of_files(st.none() | st.integers(0, 2) | st.lists(st.integers(0, 1), max_size=2))
+
+
+@given(FILES, FILES, FILES)
+def test_files_compose_associatively_and_what_is_later_wins(first, second, third):
+    before = places(first), places(second)
+    both = first.overlaid(second)
+    assert places(both.overlaid(third)) == places(first.overlaid(second.overlaid(third)))
+    assert places(first.overlaid(first)) == places(first)
+    assert places(first.overlaid(YamlMapping())) == places(first)
+    assert places(YamlMapping().overlaid(first)) == places(first)
+    assert places(both.overlaid(second)) == places(both)
+    assert leaves(both) == leaves(first) | leaves(second)
+    # No file's own values change.
+    assert (places(first), places(second)) == before
 
 
 @dataclass(frozen=True, kw_only=True)

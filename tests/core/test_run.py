@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import ir_measures
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from claim2source.core.errors import InputError
-from claim2source.core.records import Claim
+from claim2source.core.records import Claim, Qrels
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.search.topk import SourceIds
 from tests.refusals import refused
@@ -57,7 +58,16 @@ def test_negative_zero_is_zero_and_entries_without_a_position_or_claims_without_
         assert list(run.restricted(["c", "d"])) == []
 
 
-@given(RANKED, st.integers(0, 13))
+CLAIMS = st.lists(st.sampled_from(["c1", "c2", "d", "unknown"]))
+DEPTHS = st.integers(0, 13)
+
+
+def same(one: Run, other: Run) -> bool:
+    """Whether two runs rank the same claims and sources, in the same order and by equal scores."""
+    return (one.claim_ids, list(one), one.pool) == (other.claim_ids, list(other), other.pool)
+
+
+@given(RANKED, DEPTHS)
 def test_top_keeps_the_first_of_every_claim(ranked, k):
     run = Run.from_lists(ranked, pool={"c1": frozenset("ab")})
     top = run.top(k)
@@ -67,7 +77,7 @@ def test_top_keeps_the_first_of_every_claim(ranked, k):
         assert run.sources(claim, k) == top.sources(claim)
 
 
-@given(RANKED, st.lists(st.sampled_from(["c1", "c2", "d", "unknown"])))
+@given(RANKED, CLAIMS)
 def test_restricted_keeps_order_and_adds_empty_claims(ranked, wanted):
     run = Run.from_lists(ranked)
     part = run.restricted(wanted)
@@ -75,6 +85,47 @@ def test_restricted_keeps_order_and_adds_empty_claims(ranked, wanted):
     for claim in wanted:
         assert list(part.scored(claim).items()) == list(run.scored(claim).items())
     assert len(part) == sum(len(run.sources(claim)) for claim in part.claim_ids)
+
+
+@given(RANKED, CLAIMS, CLAIMS, DEPTHS, DEPTHS)
+def test_parts_of_runs_compose(ranked, first, second, k, depth):
+    """Parts of parts are parts; parts and depths commute; parts and the rest are the whole."""
+    run = Run.from_lists(ranked, pool={"c1": frozenset("ab")})
+    part = run.restricted(first)
+    assert same(run.top(k).top(depth), run.top(min(k, depth)))
+    assert same(part.restricted(first), part) and same(run.restricted(run.claim_ids), run)
+    known = [claim for claim in second if claim in first]
+    assert same(part.restricted(known), run.restricted(known))
+    assert same(part.top(k), run.top(k).restricted(first))
+    assert same(run.rescored().rescored(), run.rescored())
+    rest = run.restricted(claim for claim in run.claim_ids if claim not in first)
+    assert sorted([*part, *rest]) == sorted(run)
+
+
+@given(RANKED, st.randoms(use_true_random=False))
+def test_the_order_of_rows_changes_nothing(ranked, rng: random.Random):
+    run = Run.from_lists(ranked)
+    rows = [(claim, *pair) for claim, pairs in ranked.items() for pair in pairs]
+    rng.shuffle(rows)
+    claims, sources, scores = zip(*rows, strict=True) if rows else ((), (), ())
+    assert same(Run.from_rows(claims, sources, scores, claim_ids=run.claim_ids), run)
+
+
+OWN_IDS = st.sampled_from("abcd")
+
+
+@given(
+    st.dictionaries(OWN_IDS, st.dictionaries(OWN_IDS, SCORES), max_size=4),
+    st.dictionaries(OWN_IDS, st.dictionaries(OWN_IDS, st.integers(0, 1), min_size=1)),
+)
+def test_a_claim_is_not_its_own_source_unless_it_is_its_gold(ranked, grades):
+    run = Run.from_lists({claim: list(pairs.items()) for claim, pairs in ranked.items()})
+    qrels = Qrels(grades)
+    kept, count = run.without_themselves(qrels)
+    expected = [row for row in run if row[0] != row[1] or row[0] in qrels.golds(row[0])]
+    assert list(kept) == expected and kept.claim_ids == run.claim_ids
+    assert len(kept) + count == len(run)
+    assert kept.without_themselves(qrels)[1] == 0
 
 
 @given(RANKED)
@@ -128,9 +179,32 @@ def test_failures_are_counted_and_costs_added():
     result = Result(Run.from_lists({"c": [("a", 1.0), ("b", 2.0)]}), {"c": "note"}, stored=True)
     top = result.top(1)
     assert list(top.run) == [("c", "b", 2.0)] and (top.notes, top.stored) == ({"c": "note"}, True)
-    first, second = Cost(1.0, 2, 50, 4, 1), Cost(2.0, 3, 40, 6, 5)
-    assert first + second == Cost(3.0, 5, 50, 10, 6)
-    assert first.over_same(second) == Cost(3.0, 3, 50, 10, 6) == second.over_same(first)
+
+
+COSTS = st.builds(
+    Cost,
+    seconds=st.integers(0, 2).map(float),
+    items=st.integers(0, 9),
+    peak_memory=st.integers(0, 9),
+    tokens=st.integers(0, 9),
+    reused=st.integers(0, 9),
+    joules=st.none() | st.integers(0, 9).map(float),
+)
+
+
+@given(COSTS, COSTS, COSTS)
+def test_costs_add_up_in_any_order(first, second, third):
+    both = first + second
+    for name in ("seconds", "items", "tokens", "reused"):
+        assert getattr(both, name) == getattr(first, name) + getattr(second, name)
+    assert both.peak_memory == max(first.peak_memory, second.peak_memory)
+    is_unknown = any(cost.seconds and cost.joules is None for cost in (first, second))
+    measured = [cost.joules for cost in (first, second) if cost.joules is not None]
+    assert both.joules == (None if is_unknown or not measured else sum(measured))
+    assert both == second + first and first + Cost() == first
+    assert both + third == first + (second + third)
+    # Parts over the same items count them once.
+    assert first.over_same(second) == replace(both, items=max(first.items, second.items))
 
 
 @given(RANKED)

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,12 +15,15 @@ import numpy as np
 import pytest
 from claim2source.eval.find import main as find
 from claim2source.eval.index import main as index
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from claim2source.core.errors import InputError, UserError
 from claim2source.core.lock import LOCK_FILE
 from claim2source.find.finder import Finder
 from claim2source.search import files as module
 from claim2source.search.engine import Engine, open_index
+from claim2source.search.files import Folder, damage_reason, make_seal, read_seal
 from claim2source.search.manifest import MANIFEST
 from tests.refusals import refused
 from tests.search.engines import WIDTH, Corpus, read_any_manifest
@@ -44,6 +48,46 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def copy(intact: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(intact, tmp_path / "copy"))
+
+
+NAMES = ["t/a", "t/b/c", "t/b/d", "t/e"]
+
+
+@settings(max_examples=30)
+@given(
+    st.dictionaries(st.sampled_from(NAMES), st.binary(max_size=6), min_size=1),
+    st.sampled_from(NAMES),
+    st.none() | st.binary(max_size=6),
+    st.integers(0, 1),
+)
+def test_a_seal_names_the_file_that_changed(
+    contents: dict[str, bytes], name: str, changed: bytes | None, later: int
+) -> None:
+    """Whatever changed in it, and whether or not its time changed too."""
+    with TemporaryDirectory() as folder:
+        indexed = Folder(Path(folder))
+        for file, data in contents.items():
+            (Path(folder) / file).parent.mkdir(parents=True, exist_ok=True)
+            (Path(folder) / file).write_bytes(data)
+        seal = make_seal(indexed, "t", {})
+        assert seal.keys() == contents.keys()
+        indexed.write("seal", json.dumps(seal).encode())
+        assert read_seal(indexed, "seal") == seal
+        assert damage_reason(indexed, seal, "t", {}) == ""
+        path = Path(folder) / name
+        if changed is None:
+            path.unlink(missing_ok=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(changed)
+            time = int(seal[name][1]) if name in seal else 0
+            os.utime(path, ns=(0, time + later))
+        reason = damage_reason(indexed, seal, "t", {})
+        assert reason.startswith(f"{name} ") == (contents.get(name, changed) != changed)
+        assert bool(reason) == reason.startswith(f"{name} ")
+        # A hash is taken over only from a file of the same size and time.
+        if later or len(contents.get(name, b"")) != len(changed or b""):
+            assert make_seal(indexed, "t", seal) == make_seal(indexed, "t", {})
 
 
 def files(folder: Path) -> list[Path]:

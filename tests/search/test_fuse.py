@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -70,6 +71,83 @@ def test_fusion_is_the_formula(first: Lists, second: Lists, config: FusionConfig
         assert set(found) == set(scores)
         for source, score in found.items():
             assert score == pytest.approx(scores[source], rel=1e-4, abs=1e-6)
+
+
+# Whole scores are exact in every sum of quarters.
+whole_lists = st.dictionaries(
+    st.sampled_from(["q1", "q2"]),
+    st.dictionaries(st.sampled_from("abcdef"), st.integers(-3, 3), max_size=6),
+    max_size=2,
+)
+quarters = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
+
+
+def ranked(lists: dict[str, dict[str, int]]) -> Run:
+    return Run.from_lists({claim: list(scores.items()) for claim, scores in lists.items()})
+
+
+def same(one: Run, other: Run) -> bool:
+    """Whether two runs rank the same, whatever the order of their claims."""
+    return sorted(one) == sorted(other)
+
+
+@settings(max_examples=60, deadline=None)
+@given(whole_lists, whole_lists, configs, quarters, st.sampled_from([0.5, 2.0, 8.0]))
+def test_the_order_of_systems_and_their_units_change_nothing(
+    first: dict[str, dict[str, int]],
+    second: dict[str, dict[str, int]],
+    config: FusionConfig,
+    alpha: float,
+    unit: float,
+) -> None:
+    fused = fuse(ranked(first), ranked(second), config, alpha=alpha)
+    assert same(fused, fuse(ranked(second), ranked(first), config, alpha=1 - alpha))
+    lists = {
+        claim: [(source, unit * score + 16) for source, score in reversed(scores.items())]
+        for claim, scores in reversed(first.items())
+    }
+    if config.method == "rrf" or config.scale == "min-max":
+        assert same(fuse(Run.from_lists(lists), ranked(second), config, alpha=alpha), fused)
+
+
+@settings(max_examples=60, deadline=None)
+@given(whole_lists, configs, quarters)
+def test_a_system_with_itself_keeps_its_ranking(
+    lists: dict[str, dict[str, int]], config: FusionConfig, alpha: float
+) -> None:
+    run = ranked(lists)
+    fused = fuse(run, run, config, alpha=alpha)
+    for claim in run.claim_ids:
+        top = list(run.top(config.depth).scored(claim).items())
+        found = fused.scored(claim)
+        assert found.keys() == {source for source, _ in top}
+        for (better, score), (worse, lower) in pairwise(top):
+            assert found[better] > found[worse] or (
+                found[better] == found[worse] and score == lower
+            )
+
+
+@settings(max_examples=60, deadline=None)
+@given(whole_lists, whole_lists, configs, quarters, st.sampled_from("abcdef"), st.integers(1, 6))
+def test_who_rises_in_one_ranking_does_not_fall_in_the_fusion(
+    first: dict[str, dict[str, int]],
+    second: dict[str, dict[str, int]],
+    config: FusionConfig,
+    alpha: float,
+    source: str,
+    rise: int,
+) -> None:
+    config = replace(config, scale="min-max", alpha=alpha)
+    raised = {claim: dict(scores) for claim, scores in first.items()}
+    for scores in raised.values():
+        if source in scores:
+            scores[source] += rise
+    before = fuse(ranked(first), ranked(second), config)
+    after = fuse(ranked(raised), ranked(second), config)
+    for claim in first:
+        order, new_order = before.sources(claim), after.sources(claim)
+        if source in first[claim] and source in order:
+            assert set(new_order[: new_order.index(source)]) <= set(order[: order.index(source)])
 
 
 alphas = st.dictionaries(

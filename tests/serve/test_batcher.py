@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from claim2source.data.posts import Post
 from claim2source.find.finder import Answer, Finder
 from claim2source.search.engine import open_index
 from claim2source.search.rows import EVERYWHERE, Where
-from claim2source.serve.batcher import MAX_BATCH, NoAnswer, RequestBatcher
+from claim2source.serve.batcher import MAX_BATCH, NoAnswer, RequestBatcher, _Job
 from tests.eval import conftest
 from tests.refusals import refused
 from tests.serve.servers import SlowFinder
@@ -69,33 +73,68 @@ def test_posts_that_wait_are_searched_together_and_get_their_own_answers(
     async def run() -> list[list[Answer]]:
         first = await block(batcher)
         waiting = [asyncio.ensure_future(ask(batcher, text)) for text in texts]
-        late = [
-            asyncio.ensure_future(ask(batcher, "other k", k=2)),
-            asyncio.ensure_future(ask(batcher, "other papers", where=Where(venue="Nature"))),
-        ]
         await asyncio.sleep(0)
-        assert batcher.waiting == 1 + len(texts) + 2
+        assert batcher.waiting == 1 + len(texts)
         slow(batcher).go.set()
-        return await asyncio.gather(first, *waiting, *late)
+        return await asyncio.gather(first, *waiting)
 
     answers = asyncio.run(run())
-    assert slow(batcher).asked == [
-        ["first"],
-        texts[:MAX_BATCH],
-        texts[MAX_BATCH:],
-        ["other k"],
-        ["other papers"],
-    ]
+    assert slow(batcher).asked == [["first"], texts[:MAX_BATCH], texts[MAX_BATCH:]]
     assert batcher.waiting == 0
-    assert [answer.post for (answer,) in answers[1:-2]] == [Post("0", text) for text in texts]
+    assert [answer.post for (answer,) in answers[1:]] == [Post("0", text) for text in texts]
     finder = Finder(open_index(index), sentences=False)
-    for text, (answer,) in zip(texts, answers[1:-2], strict=True):
+    for text, (answer,) in zip(texts, answers[1:], strict=True):
         (expected,) = finder.find([Post("0", text)], 3)
         assert [m.paper.source.id for m in answer.matches] == [
             m.paper.source.id for m in expected.matches
         ]
-    assert len(answers[-2][0].matches) == 2
-    assert {m.paper.source.venue for m in answers[-1][0].matches} == {"Nature"}
+
+
+@dataclass
+class Echo:
+    """A finder whose answers are the posts; it records its searches."""
+
+    searches: list[tuple[list[str], int, Where]] = field(default_factory=list)
+    untranslated: int = 0
+    unencoded: Counter[str] = field(default_factory=Counter)
+
+    def find(self, posts: Sequence[Post], k: int, where: Where) -> list[Echoed]:
+        self.searches.append(([post.text for post in posts], k, where))
+        return [Echoed(post) for post in posts]
+
+
+@dataclass
+class Echoed:
+    post: Post
+
+
+FILTERS = st.sampled_from([EVERYWHERE, Where(venue="Nature")])
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.integers(1, MAX_BATCH + 2), st.integers(1, 2), FILTERS), max_size=9))
+def test_every_post_is_searched_once_in_its_turn_and_with_its_own_settings(
+    requests: list[tuple[int, int, Where]],
+) -> None:
+    finder: Any = Echo()
+    batcher = RequestBatcher(finder)
+    jobs = []
+    for number, (count, k, where) in enumerate(requests):
+        posts = [Post("0", f"{number} {place}") for place in range(count)]
+        jobs.append(_Job(posts, k, where, lambda part: None))
+    batcher._jobs.extend(jobs)
+    while batcher.waiting:
+        batcher._answer(batcher._next_jobs())
+    for job in jobs:
+        assert [answer.post for answer in job.answers.result(0)] == job.posts
+    left = set(range(len(jobs)))
+    for texts, *settings_of_search in finder.searches:
+        searched = sorted({int(text.split()[0]) for text in texts})
+        assert all([jobs[i].k, jobs[i].where] == settings_of_search for i in searched)
+        assert len(texts) <= MAX_BATCH or len(searched) == 1
+        assert searched[0] == min(left) and set(searched) <= left
+        left -= set(searched)
+    assert not left
 
 
 def test_more_posts_than_places_are_refused_at_once_and_all_once_it_is_closed(

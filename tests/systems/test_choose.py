@@ -164,6 +164,13 @@ def test_of_equal_settings_the_first_and_of_a_group_the_middle_is_the_best() -> 
         choose("scale", {}, weighing, **best)
 
 
+def test_of_equally_near_settings_the_better_is_taken() -> None:
+    values = {0: [0, 0, 0, 0], 1: [1, 1, 0, 0.8], -1: [1, 1, 0, 0.9], 5: [1, 1, 1, 0]}
+    tried = {setting: np.array(row, dtype=float) for setting, row in values.items()}
+    chosen, choice = choose("x", tried, papers(4), by=Preference(distance=abs), **PLAIN)
+    assert chosen == -1 and choice.best == {"alpha": 5}
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(

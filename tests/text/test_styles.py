@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
 from claim2source.data.loading import load
-from claim2source.text.quality import Quality, numbers
+from claim2source.text.quality import Quality, numbers, tags
 from claim2source.text.styles import (
     REWRITTEN,
     RULES,
@@ -70,6 +72,48 @@ def test_rules_of_sources() -> None:
     assert "reduced infections by 25%" in tweet and tweet.endswith("#hospital #surgical")
     long = by_rule("S3", "We found " + "very significant antibodies " * 40 + "in 7.", "A title")
     assert 200 < len(long) <= 280 and "…" in long
+
+
+# Pieces of posts and abstracts that the rules know, and some that they must leave alone.
+PIECES = """
+masks infections we found that reduced increased. 25% 1,479 H1N1 covid19 COVID-19 #SchoolKids @user
+@nature https://t.co/x1 😷 "kids" “cohort” can't wow!!! BREAKING: why? risk. (n=12) RESULTS: METHODS:
+in order to this study shows that patients; lol source: – 12. trial,
+""".split()
+TEXTS = st.builds(
+    lambda first, pieces, gaps: first + "".join(map(str.__add__, gaps, pieces)),
+    st.sampled_from(["Masks", "We", "25%", "😷"]),
+    st.lists(st.sampled_from(PIECES), max_size=80),
+    st.lists(st.sampled_from([" ", " ", "  ", "\n\n"]), min_size=80, max_size=80),
+)
+
+
+@settings(max_examples=80)
+@given(TEXTS, st.none() | TEXTS, st.sampled_from(REWRITTEN))
+def test_rules_keep_form_and_numbers_of_any_text(text: str, title: str | None, name: str) -> None:
+    found = by_rule(name, text, title)
+    assert found and (found == text or found == " ".join(found.split()))
+    # A text without any words stays as it is, in whatever form.
+    assert STYLES[name].form(found) is None or found == text
+    assert numbers(found).keys() <= numbers(text).keys() | numbers(title or "").keys()
+    if name in ("C1", "C2"):
+        assert not tags(found) and "http" not in found and "😷" not in found.removeprefix("😷")
+    if name == "C1":
+        assert by_rule(name, found) == found
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=260))
+def test_long_texts_are_cut_at_a_word(lengths: list[int]) -> None:
+    text = " ".join("x" * length for length in lengths)
+    tweet = by_rule("S3", text, "A title")
+    assert STYLES["S3"].form(tweet) is None and tweet.endswith(" #title")
+    kept = tweet.removesuffix(" #title").lower()
+    if kept.endswith("…"):
+        assert f"{text} ".startswith(f"{kept[:-1]} ") and len(tweet) > 280 - 12
+    else:
+        assert kept == f"{text}."
+    assert STYLES["C3"].form(by_rule("C3", text)) is None
 
 
 @pytest.mark.parametrize(("name", "split"), [("demo", "test"), ("ct25", "dev")])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from claim2source.models import Encoder, ModelConfig, Template, Tokens, resolve
@@ -230,6 +230,25 @@ def test_the_last_chunk_is_encoded_once_and_is_full_of_the_longest_texts(bert: E
     assert calls == [*chunks, *chunks[:-1]] and len(chunks) == 4
     longest = sorted(len(text.ids) for text in tokens)[-3:]
     assert [len(tokens[row].ids) for row in chunks[-1]] == longest
+
+
+@settings(max_examples=40)
+@given(st.permutations(range(6)), st.sets(st.integers(1, 5)), st.booleans())
+def test_the_loss_has_all_rows_in_their_own_order(
+    rows: list[int], cuts: set[int], whole: bool
+) -> None:
+    """However they are cut into chunks; each row has its own gradient."""
+    table = torch.arange(12.0).view(6, 2).requires_grad_()
+    weights = torch.arange(12.0).view(6, 2) + 1
+    chunks = [rows[start:end] for start, end in pairwise([0, *sorted(cuts), 6])]
+
+    def loss(vectors: torch.Tensor) -> torch.Tensor:
+        assert torch.equal(vectors, table)
+        return (vectors * weights).sum()
+
+    cache = GradCache(chunks, lambda chunk: table[list(chunk)], loss, whole)
+    cache.backward(cache.forward())
+    assert table.grad is not None and torch.equal(table.grad, weights)
 
 
 @given(st.lists(st.integers(1, 40), max_size=30), st.integers(8, 100), st.booleans())
