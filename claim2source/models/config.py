@@ -143,7 +143,8 @@ class ModelChanges(ModelConfig):
     """Change settings of a model that is chosen elsewhere.
 
     Args:
-        name: a model, as in any config; empty: the one that is chosen elsewhere.
+        name: a packaged model, a checkpoint's folder or a name on the hub; empty: the model that is
+            used without this option.
     """
 
     name: str = ""

