@@ -67,7 +67,7 @@ Find the scientific paper that a post refers to: train, mine, retrieve, evaluate
 
 {programs}
 
-  {command} SUBCOMMAND --help    explains its keys
+  {command} SUBCOMMAND --help    explains its options
   accelerate launch -m claim2source.train    runs `finetune` in several processes
 """
 

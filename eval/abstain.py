@@ -58,7 +58,7 @@ def abstain(config: AbstainConfig) -> str:
     engine = open_index(config.index)
     model = read_abstention(engine)
     if model is None:
-        reason = "the index has no fitted abstention; fit it with index --claims DATASET"
+        reason = "the index has no fitted verdict; fit one with index --claims DATASET"
         raise UserError(f"{config.index}: {reason}")
     engine.device = config.device
     dataset = load_reported(config.dataset, config.split, lenient=config.lenient)

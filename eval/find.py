@@ -2,7 +2,7 @@
 
 POST is a text, `-` for standard input, or with --fetch the URL of a post on Bluesky or Mastodon.
 Prints the top papers with the reasons for each, and whether the post's paper is probably not
-among them.
+among them. For a file of posts, such as a spreadsheet: `--input posts.xlsx --out found.xlsx`.
 """
 
 from __future__ import annotations
@@ -82,15 +82,16 @@ class FindConfig(FinderOptions):
 
     Args:
         post: a post's text, `-` to read it from standard input, or with --fetch its URL.
-        input: a file of many posts: JSON or JSON lines, .csv, .tsv or .xlsx, or an export
-            of Mastodon, Bluesky, X, Reddit or Telegram.
+        input: a file of many posts: JSON or JSON lines, .csv, .tsv or .xlsx with a column such as
+            text or post (--columns maps others), or an export of Mastodon, Bluesky, X, Reddit or
+            Telegram.
         lang: the post's language, such as de; auto detects it.
         date: day of the post; papers that were published later are left out.
         venue: only papers of this venue.
         paper_lang: only papers in this language, such as en.
         k: number of papers to print.
         mark: id of the paper that the post means, or `none` if it is not in the index. It is stored
-            as a mark, to which `index` fits abstention; no search is done.
+            as a mark, to which `index` fits the verdict; no search is done.
         marks: file of the marks; none: FOLDER.marks.jsonl next to the index's folder.
         out: file of the answers to `input`, .csv, .xlsx or .jsonl: the input's columns and each
             paper. The same command resumes a stopped run.
@@ -109,7 +110,9 @@ class FindConfig(FinderOptions):
     out: Path | None = None
     at: Annotated[int, Between(1, 10**9)] | None = None
     columns: list[str] = list_field(
-        [], help="of --input: FIELD=COLUMN, such as text=tweet; id, text, lang, date, translation"
+        [],
+        help="columns of --input: FIELD=COLUMN, such as text=tweet; the fields are text, id, lang, "
+        "date and translation",
     )
     json: bool = flag("print the papers as JSON; with --input one object per line")
     csv: bool = flag("print one CSV row per paper")
@@ -235,7 +238,7 @@ def next_mark(file: MarksFile, location: str) -> str:
     """Describe how many marks an index has, and the next command."""
     marks = file.read()
     if marks.missing:
-        return f"{marks}; `index` needs {marks.missing} more to fit abstention"
+        return f"{marks}; `index` needs {marks.missing} more to fit the verdict"
     words = ("--claims", str(marks.path), "--out", location)
     return f"{marks}; next: {next_command('eval/index.py')} {shlex.join(words)}"
 

@@ -1,10 +1,12 @@
 """Make an index of papers, or add papers to it: `python eval/index.py SOURCE --out DIR`.
 
-SOURCE is `demo` or another data set, or a file or folder of JSON (corpus.jsonl, works of OpenAlex
-and Crossref), XML of PubMed or JATS, RIS, NBIB, BibTeX, CSV or Parquet. Unchanged papers of the
-index are kept, so a stopped run resumes. With several processes (a Slurm array, or accelerate)
-each encodes its share into the store and does not write the index; a last single run writes it.
-With `--launcher ray` the workers of a Ray cluster encode, and this process then writes the index.
+SOURCE is `demo` or another data set, or a file or folder of papers: CSV, Excel, Parquet, RIS, NBIB,
+BibTeX, JSON (corpus.jsonl, works of OpenAlex and Crossref), or XML of PubMed or JATS. Papers that
+are in the index and have not changed are not encoded again, so a stopped run resumes.
+
+With several processes (a Slurm array, or accelerate) each encodes its share into the store and does
+not write the index; a last single run writes it. With `--launcher ray` the workers of a Ray cluster
+encode, and this process then writes the index.
 """
 
 from __future__ import annotations

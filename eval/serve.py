@@ -1,7 +1,8 @@
 """Serve an index to people, programs and agents: `python eval/serve.py --index DIR`.
 
-A page at /, an API at /api/v1/find and /api/v1/batch (described at /docs and /openapi.json), and
-tools for agents at /mcp. At Ctrl+C or SIGTERM it finishes open requests and stops.
+Open the printed address in a browser, by default http://127.0.0.1:8000/. The API is at
+/api/v1/find and /api/v1/batch (described at /docs and /openapi.json), tools for agents are at
+/mcp. At Ctrl+C or SIGTERM the server finishes open requests and stops.
 """
 
 from __future__ import annotations

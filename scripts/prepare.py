@@ -1,4 +1,4 @@
-"""Turn a task's own files into the native data layout: prepare.py TASK --input DIR --output DIR."""
+"""Convert a task's files to a data set: prepare.py TASK --input DIR --output DIR."""
 
 from claim2source.core.errors import run_program
 from claim2source.data.prepare import main, read_options

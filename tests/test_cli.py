@@ -91,7 +91,7 @@ def test_help_explains_ten_keys_at_most_then_names_all_by_group(
     program: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = help_of(program, capsys, "--help")
-    first, has_groups, groups = text.partition("\nAll keys by group")
+    first, has_groups, groups = text.partition("\nAll options by group")
     explained = re.findall(r"^  --([\w.]+)", first, re.MULTILINE)
     assert len(explained) <= MOST and len(explained) == len(set(explained))
     if not has_groups:

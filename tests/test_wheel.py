@@ -254,7 +254,7 @@ def test_the_three_commands_of_the_readme_find_a_paper(
     index, find = (shlex.split(command.partition(" #")[0]) for command in commands)
     assert index[2:] == ["demo", "--out", "idx"] and find[2].startswith("new study")
     output = installed.run(index, tmp_path)
-    assert "418 papers in the index" in output and "abstention fitted on" in output
+    assert "418 papers in the index" in output and "verdict fitted on" in output
     last = output.splitlines()[-1]
     assert last == 'next: claim2source find "new study: .." --index idx'
     output = installed.run(find, tmp_path)

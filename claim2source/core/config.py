@@ -387,6 +387,13 @@ def allowed_words(hint: Any) -> str:
     return _WORDS.get(origin or hint, name).format(*words, "a value", "a value")
 
 
+def _usage_words(hint: Any) -> str:
+    """Describe the words after a flag; null, which leaves a key unset, is not one of them."""
+    item = _item_type(hint)
+    words = allowed_words(item or hint).removesuffix(" or null")
+    return f"{words}, one or more" if item else words
+
+
 def _key_lines(key: str, option: Option) -> list[str]:
     if option.hint in (bool, bool | None):
         usage = f"  --{key}, --no_{key}"
@@ -394,14 +401,15 @@ def _key_lines(key: str, option: Option) -> list[str]:
         # Its keys are separate options; a file sets several of them.
         usage = f"  --{key} {allowed_words(Path)}"
     else:
-        usage = f"  --{key} {allowed_words(option.hint)}"
+        usage = f"  --{key} {_usage_words(option.hint)}"
     default = "required"
-    if option.default is not MISSING:
+    if option.default in (None, []):
+        default = "default: none"
+    elif option.default is not MISSING:
         default = f"default: {json.dumps(as_plain(option.default), ensure_ascii=False)}"
     text = f"{option.help} ({default})".strip()
-    gap = " " * 6
     lines = textwrap.wrap(usage, WIDTH, subsequent_indent=" " * 8)
-    return lines + textwrap.wrap(text, WIDTH, initial_indent=gap, subsequent_indent=gap)
+    return lines + textwrap.wrap(text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
 
 
 def _examples(

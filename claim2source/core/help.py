@@ -55,13 +55,13 @@ def help_text(
         explained = groups[wanted]
     elif first and wanted == "":
         explained = list(first)
-        lines.append(f"The {len(first)} keys that people need first:")
+        lines.append(f"The {len(first)} options that people need first:")
     for key in explained:
         lines += keys[key]
         if wanted == "" and key in examples:
             lines.append(f"      Example: {examples[key]}")
     if first and wanted == "":
-        lines += ["", f"All keys by group; {_FLAG}=GROUP explains one, {_FLAG}={ALL} every key:"]
+        lines += ["", f"All options by group ({_FLAG}=GROUP explains a group, {_FLAG}={ALL} all):"]
         for group, own in groups.items():
             names = ", ".join(key.removeprefix(f"{group}.") for key in own)
             lines += textwrap.wrap(

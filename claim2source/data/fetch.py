@@ -210,7 +210,7 @@ def posts_from(
 
 def resolved(item: Post, fetcher: Fetcher | None) -> Post:
     """Return a post, or fetch it if its text is an address. Raises `UserError` if that fails."""
-    reason = address_error(item.text, fetcher or Fetcher(), "--fetch reads")
+    reason = address_error(item.text, fetcher or Fetcher(), "--fetch downloads")
     if reason is None:
         return item
     if fetcher is None or not is_address(item.text):
@@ -222,7 +222,7 @@ def resolved(item: Post, fetcher: Fetcher | None) -> Post:
 def address_error(text: str, fetcher: Fetcher, offer: str) -> str | None:
     """Return the reason why a post cannot be searched, because it is an address; None if it can.
 
-    `offer` names a way to read the post there, if the fetcher knows the network.
+    `offer` names a way to download the post, if the fetcher knows the network.
     """
     if is_other_address(text):
         return "is an address that cannot be fetched: only https:// addresses of posts can"

@@ -1,12 +1,16 @@
-"""Turn a task's own files into the native data layout: `prepare.py TASK --input DIR --output DIR`.
+"""Convert a task's files: `python scripts/prepare.py TASK --input DIR --output DIR`.
 
-TASK is checkthat2025 (Task 4b: subtask4b_collection_data.pkl or .csv,
-subtask4b_query_tweets_*.tsv), checkthat2026 (Task 1: collection_data.json,
-{en,de,fr}_{train,dev,test}.json or final_{en,de,fr}_test.json), news (tweets to news, ADMA 2023:
-train.tsv, dev.tsv, test.tsv, newsid_title.tsv; optionally news.jsonl with bodies and dates, and
-rss.jsonl), mixed, which joins data sets (`--sets`) into one training set, val, which moves claims
-of a data set's train to a split val, or the dotted path of your own class that reads a folder, such
-as my_task.Forum.
+The result is a data set for training and evaluation, a folder in BEIR layout. `index` and `find`
+need no preparation: they take files of papers and posts as they are. TASK is one of these:
+
+  checkthat2025  Task 4b: subtask4b_collection_data.pkl or .csv, subtask4b_query_tweets_*.tsv
+  checkthat2026  Task 1: collection_data.json, {en,de,fr}_{train,dev,test}.json or
+                 final_{en,de,fr}_test.json
+  news           tweets to news, ADMA 2023: train.tsv, dev.tsv, test.tsv, newsid_title.tsv;
+                 optionally news.jsonl with bodies and dates, and rss.jsonl
+  mixed          joins data sets (--sets) into one training set
+  val            moves claims of a data set's train to a split val (--seen_share_expected)
+  my_task.Forum  the dotted path of your own class that reads a folder
 """
 
 from __future__ import annotations

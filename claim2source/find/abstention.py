@@ -232,7 +232,7 @@ def read_abstention(engine: Engine) -> AbstainModel | None:
         return validated(AbstainModel, json.dumps(values), path)
     except InputError as error:
         first = error.problems[0]
-        remedy = f"fit abstention again: index --claims DATASET --out {engine.location}"
+        remedy = f"fit the verdict again: index --claims DATASET --out {engine.location}"
         field = f"abstain.{first.field}" if first.field else "abstain"
         raise InputError(path, field=field, reason=f"{first.reason}; {remedy}") from None
 

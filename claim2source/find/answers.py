@@ -305,13 +305,13 @@ def notes(answer: Answer) -> list[str]:
         notices.append(f"{answer.unjudged}.")
     elif answer.matches and answer.present is None and answer.indexes:
         notices.append(
-            "The indexes have no common abstention: scores show which paper is nearer, not how "
+            "The indexes have no verdict in common: scores show which paper is nearer, not how "
             "probable it is."
         )
     elif answer.matches and answer.present is None:
         notices.append(
-            "No abstention is fitted to this index (claim2source index --claims DATASET): scores "
-            "show which paper is nearer, not how probable it is."
+            "This index has no fitted verdict (claim2source index --claims DATASET fits one): "
+            "scores show which paper is nearer, not how probable it is."
         )
     if answer.matches and answer.measured is not None:
         measured = answer.measured

@@ -295,7 +295,7 @@ def choose_design(questions: Questions, seed: int = 13) -> tuple[Design, float]:
     present, groups = questions.present[:claims], questions.groups[:claims]
     papers = len(np.unique(groups))
     if papers < FOLDS:
-        raise UserError(f"abstention needs claims of at least {FOLDS} papers; there are {papers}")
+        raise UserError(f"the verdict needs claims of at least {FOLDS} papers; there are {papers}")
     fold = _deal_folds(groups, np.random.default_rng(seed))
     losses: dict[tuple[Design, float], float] = {}
     for scores in SCORES:

@@ -184,7 +184,7 @@ class Finder:
             runtime = SystemRuntime(store, device, progress)
             self._system = OpenedSystem(engine, pipeline, runtime)
         judges = self.abstain is not None
-        allowed = "none: this index has no fitted abstention; fit it with index --claims DATASET"
+        allowed = "none: this index has no fitted verdict; fit one with index --claims DATASET"
         require(threshold is None or judges, "threshold", threshold, allowed)
         unbuilt = engine.stats().unbuilt
         if unbuilt or engine.manifest.stale or (engine.version == NEW and not engine.at):
@@ -407,7 +407,7 @@ class Finder:
         if fitted is not None and fitted.papers and manifest.papers > GROWN * fitted.papers:
             yield (
                 f"The index has grown from {fitted.papers} to {manifest.papers} papers since "
-                "its abstention was fitted: fit it again (index --claims)"
+                "its verdict was fitted: fit it again (index --claims)"
             )
 
     def _answer_settings(self, where: Where, results: SearchResults) -> dict[str, object]:
@@ -449,7 +449,7 @@ class FinderOptions(ModelOptions):
 
     index: list[str] = list_field(
         [],
-        help="folder or bucket of the index; several can be given; none: CLAIM2SOURCE_INDEX",
+        help="folder or bucket of the index, or of several; none: the variable CLAIM2SOURCE_INDEX",
     )
     pipeline: Path | None = None
     system: str | None = None

@@ -82,8 +82,8 @@ class IndexProgramConfig(StoreOptions):
         delete: file of ids to remove, one per line.
         retractions: CSV file of Retraction Watch, by which papers are marked as retracted.
         re_encode: model that encodes the papers again; its vectors then replace the old ones.
-        claims: data set whose training claims abstention is fitted on, or file of people's marks;
-            none: the index's own marks, if there are 50, else SOURCE, if it has such claims.
+        claims: data set with training claims, or file of people's marks, on which the verdict of
+            answers is fitted; none: the index's own marks (50 or more), else SOURCE's claims.
         shard: I/N, the Ith of N processes, from 1, that encode into the store; none: as set by
             Slurm's array or accelerate.
         launcher: `ray` encodes with the workers of a Ray cluster, which need access to the same
@@ -104,7 +104,9 @@ class IndexProgramConfig(StoreOptions):
     bm25: BM25 | None = None
     format: Format | None = None
     columns: list[str] = list_field(
-        [], help="columns of CSV and Parquet: FIELD=COLUMN, such as id=pmid abstract=summary"
+        [],
+        help="columns of CSV, Excel and Parquet: FIELD=COLUMN, such as id=pmid abstract=summary; "
+        "the fields are id, title, abstract, authors, venue, date, doi, url, lang and retracted",
     )
     delete: Path | None = None
     retractions: Path | None = None
@@ -125,7 +127,7 @@ class IndexProgramConfig(StoreOptions):
         "at search time: no GPU is needed, but answers take longer",
         default=True,
     )
-    abstention: bool = flag("fit abstention if there are claims", default=True)
+    abstention: bool = flag("fit the verdict of answers if there are claims", default=True)
     sentences: bool = flag(
         "store the vectors of a new index's sentences: answers are faster, indexing takes longer",
         default=True,
@@ -305,7 +307,7 @@ def name_translator(engine: Engine, config: IndexProgramConfig) -> None:
     else:
         return
     if has_own_model(engine.manifest) and config.claims is None:
-        say("abstention was fitted to posts with other translations: fit it again with --claims")
+        say("the verdict was fitted to posts with other translations: fit it again with --claims")
 
 
 def placed_papers(
@@ -373,7 +375,7 @@ def encode_anew(engine: Engine, config: IndexProgramConfig) -> None:
     copy.use(resolved.encoder)
     fitted = fit_abstention_to(copy, config, resolved)
     if has_own_model(engine.manifest) and not has_own_model(copy.manifest):
-        say("abstention was fitted to the old model and is removed: fit it again with --claims")
+        say("the verdict was fitted to the old model and is removed: fit it again with --claims")
     say(fitted)
 
 
@@ -484,13 +486,13 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
             try:
                 return fit_to_marks(engine, own, resolved, Store(config.store))
             except UserError as error:
-                say(f"abstention was not fitted to the index's own marks: {error}")
+                say(f"the verdict was not fitted to the index's own marks: {error}")
         elif own.marks:
-            say(f"{own}; abstention needs {own.missing} more")
+            say(f"{own}; the verdict needs {own.missing} more")
     claims = claims_dataset(config)
     if claims is None:
         if has_own_model(engine.manifest):
-            return "the fitted abstention is unchanged"
+            return "the fitted verdict is unchanged"
         return note_shared(engine)
     # Training and evaluation are imported only if they are used.
     from claim2source.find.calibrate import as_asked, calibrate, reliability_line
@@ -506,10 +508,10 @@ def fit_abstention_to(engine: Engine, config: IndexProgramConfig, resolved: Reso
         if config.claims is not None:
             raise
         if has_own_model(engine.manifest):
-            return f"the fitted abstention is unchanged: {error}"
-        return f"abstention was not fitted: {error}; {note_shared(engine)}"
+            return f"the fitted verdict is unchanged: {error}"
+        return f"the verdict was not fitted: {error}; {note_shared(engine)}"
     engine.note(abstain=fitted.as_json())
-    return f"abstention fitted on {fitted.fitted}; {reliability_line(fitted)}"
+    return f"verdict fitted on {fitted.fitted}; {reliability_line(fitted)}"
 
 
 def fit_to_marks(engine: Engine, marks: Marks, resolved: Resolved, store: Store) -> str:
@@ -527,7 +529,7 @@ def fit_to_marks(engine: Engine, marks: Marks, resolved: Resolved, store: Store)
     fitted = calibrate(engine, val, missing=missing)
     engine.note(abstain=fitted.as_json())
     left_out = f"; {gone} marks are left out: their papers are not in the index" if gone else ""
-    line = f"{marks}: abstention fitted on {fitted.fitted}; {reliability_line(fitted)}"
+    line = f"{marks}: verdict fitted on {fitted.fitted}; {reliability_line(fitted)}"
     return line + left_out
 
 
@@ -552,7 +554,7 @@ def require_claims(claims: str, lenient: bool) -> None:
     marks = MarksFile(Path(claims)).read()
     report_damage(marks)
     if marks.missing:
-        raise UserError(f"{marks}; abstention needs {marks.missing} more")
+        raise UserError(f"{marks}; the verdict needs {marks.missing} more")
 
 
 def launch(config: IndexProgramConfig, model: ModelConfig, dense: Dense, sentences: bool) -> None:

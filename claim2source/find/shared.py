@@ -93,13 +93,13 @@ def shared_model(manifest: IndexManifest) -> AbstainModel | None:
 def unshared_reason(manifest: IndexManifest) -> str:
     """Return the reason why there is no shared model for an index."""
     if manifest.encoded_first:
-        return "the shared model was not measured on indexes without vectors"
+        return "the shipped verdict was not measured on indexes without vectors"
     models = read_shared().models
     encoders = " or ".join(shared.encoder for shared in models)
     if manifest.model_hash in {shared.hash for shared in models}:
         language = language_name(manifest.bm25.language)
-        return f"the shared model was not measured on papers in {language}"
-    return f"the shared model was measured only for {encoders}"
+        return f"the shipped verdict was not measured on papers in {language}"
+    return f"the shipped verdict was measured only for {encoders}"
 
 
 def language_reason(languages: Sequence[str]) -> str:
@@ -115,6 +115,6 @@ def note_shared(engine: Engine) -> str:
         if engine.manifest.abstain is not None:
             engine.note(abstain=None)  # the stored one is another encoder's
         reason = unshared_reason(engine.manifest)
-        return f"answers are not judged: {reason}; --claims DATASET fits one to this index"
+        return f"answers get no verdict: {reason}; --claims DATASET fits one to this index"
     engine.note(abstain=model.as_json())
-    return f"answers are judged by posts of other collections ({model.fitted})"
+    return f"answers get the shipped verdict, fitted to posts of other collections ({model.fitted})"

@@ -146,8 +146,8 @@ class ModelChanges(ModelConfig):
     """Change settings of a model that is chosen elsewhere.
 
     Args:
-        name: a checkpoint, a training run's folder or a model's name; empty: the model that is set
-            elsewhere, such as the index's own.
+        name: a packaged model, a checkpoint's folder or a name on the hub; empty: the model that is
+            used without this option.
     """
 
     name: str = ""

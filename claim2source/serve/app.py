@@ -104,7 +104,7 @@ class Service:
         self,
         question: Question,
         on_part: OnPart = lambda part: None,
-        offer: str = "`fetch` reads",
+        offer: str = "`fetch` downloads",
     ) -> Answer:
         """Answer one post. Raises as `RequestBatcher.ask` and `read` do."""
         self.note(question.post)
@@ -119,7 +119,9 @@ class Service:
         (answer,) = await self.batcher.ask([post], 1, where)
         return answer
 
-    async def read(self, post: Post, fetch: bool, field: str, offer: str = "`fetch` reads") -> Post:
+    async def read(
+        self, post: Post, fetch: bool, field: str, offer: str = "`fetch` downloads"
+    ) -> Post:
         """Return a post; fetch it if its text is an address and `fetch` is set.
 
         Raises `NoAnswer` 422 for an address without a post; `offer` describes how to fetch.
@@ -144,7 +146,7 @@ class Service:
 
 def make_app(service: Service) -> ASGIApp:
     """Make the application of a service with a running batcher."""
-    ask_on_page = partial(service.ask, offer=f"tick “{FETCH_LABEL}” to read")
+    ask_on_page = partial(service.ask, offer=f"tick “{FETCH_LABEL}” to download")
     fetches = service.fetcher is not None
     page = Page(
         service.batcher.finder,

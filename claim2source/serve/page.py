@@ -49,7 +49,7 @@ _HOST = re.compile(r"[A-Za-z0-9.:\[\]_-]+")
 # The script's texts are the arguments of its calls t("..").
 SCRIPTS = ("find.js", "marks.js")
 SCRIPT_TEXT = re.compile(r'\bt\("([^"]+)"')
-FETCH_LABEL = "Read the post at this address"
+FETCH_LABEL = "Fetch the post from its address"
 # Labels of the form's fields, for messages.
 LABELS = {
     "post": "Post",

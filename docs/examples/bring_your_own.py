@@ -36,7 +36,7 @@ folder = Path(sys.argv[1] if len(sys.argv) > 1 else mkdtemp(prefix="claim2source
 # ## The data set
 #
 # A BEIR folder: `corpus.jsonl`, `queries.jsonl`, and one file of judgements per split. Here every
-# topic has three papers, which differ in their design; the posts name no design in its own words.
+# topic has three papers, which differ in their design. The posts describe it in other words.
 
 # %%
 TOPICS = (
@@ -45,7 +45,7 @@ TOPICS = (
     "heart disease, pollen and asthma, green tea and cholesterol, yoga and back pain, zinc and "
     "colds, music and anxiety, salt and kidney stones, olive oil and cancer, daylight and mood"
 ).split(", ")
-# What a paper says it did, and what a post makes of it.
+# The design in the words of a paper, and in those of a post.
 DESIGNS = {
     "A randomised controlled trial": "they drew lots who gets it",
     "A prospective cohort study": "followed folks for ages",
@@ -82,9 +82,9 @@ print(f"{len(c2s.load(data, 'train').claims)} training claims, {len(dev.claims)}
 # ## Fine-tune
 #
 # `FinetuneConfig` has the keys of a config file, `finetune` is what `train/finetune.py` calls. Part
-# of train is held out as `val`; every epoch is scored there, and the best one, the model before
-# training included, is the one that the run stands for by default. `choose="last"` takes the last
-# one: this val has too few claims to choose by. `dev` is only reported on.
+# of train is held out as `val`. Every epoch is scored there, and so is the model before training;
+# by default, the best of them is the result of the run. `choose="last"` takes the last epoch,
+# because this val has too few claims to choose by. `dev` is only reported on.
 
 # %%
 config = FinetuneConfig(
@@ -116,7 +116,7 @@ for line in merge(MergeConfig([str(folder / "run")], folder / "my_model")):
 # %% [markdown]
 # ## Use it elsewhere
 #
-# sentence-transformers gives the vectors that we get here, to rounding.
+# sentence-transformers computes the same vectors as this library, up to rounding.
 
 # %%
 rendering = config.rendering
@@ -133,10 +133,10 @@ for texts, side, encode in (
     assert difference < 1e-5
 
 # %% [markdown]
-# Both are names of a dense model here: the run's folder and the export.
+# `Dense` accepts both the run's folder and the export.
 
 # %%
 for name in ("run", "my_model"):
     result = c2s.Dense(str(folder / name), device="cpu").index(dev.sources).search(dev.claims)
     print(name, f"MRR@5 on dev: {c2s.evaluate(result, dev, repeats=0).macro['mrr@5']:.4f}")
-print(f"Everything lies in {folder}.")
+print(f"Everything is in {folder}.")

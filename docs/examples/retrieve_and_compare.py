@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Retrieve, fuse, evaluate, compare
 #
-# Load the demo set, rank its papers by BM25 and by MiniLM, fuse both rankings, and see with
-# intervals and paired tests what fusing brings. Runs on two CPU cores in less than a minute:
+# Load the demo set, rank its papers by BM25 and by MiniLM, and fuse both rankings. Then see, with
+# intervals and paired tests, how much the fusion helps. Takes less than a minute on two CPU cores:
 #
 #     python docs/examples/retrieve_and_compare.py
 
@@ -12,8 +12,8 @@ import claim2source as c2s
 # %% [markdown]
 # ## Claims and sources
 #
-# `load` reads one split of a BEIR folder; `demo` is the synthetic set in the package. A claim is a
-# post, a source is a paper, and `golds` are the papers that a claim means.
+# `load` loads one split of a BEIR folder; `demo` is the set in the package, whose papers are
+# invented. A claim is a post, a source is a paper, and `golds` are the papers that a claim means.
 
 # %%
 dev = c2s.load("demo", "dev")
@@ -46,9 +46,9 @@ results["fused"] = c2s.fuse(results["BM25"], results["MiniLM"], alpha=0.5)
 # ## Evaluate and compare
 #
 # `evaluate` scores by language; `macro` is the mean of the languages. Intervals come from a
-# bootstrap over gold papers: claims that mean the same paper are not independent. `compare` tests
-# all systems against the first, corrected for their number. Fewer draws (`repeats`) are quicker;
-# the default is 10,000.
+# bootstrap over gold papers, because claims that mean the same paper are not independent.
+# `compare` tests all systems against the first, with a correction for several tests. Fewer draws
+# (`repeats`) are quicker; the default is 10,000.
 
 # %%
 report = c2s.evaluate(results, dev, repeats=1000)
@@ -58,8 +58,9 @@ print(c2s.compare(results, dev, repeats=1000), "\n")
 # %% [markdown]
 # ## Search
 #
-# An index is built by its first search; later ones encode only the claims. One that is kept on
-# disk, grows and is searched by several programs is made by `eval/index.py`.
+# The first search builds the index; later ones encode only the claims. This index is lost when the
+# program ends. `claim2source index` makes one on disk, which grows and which several programs can
+# search.
 
 # %%
 # A plain string is a claim too; its id is "0".

@@ -45,7 +45,7 @@ def explained(program: str, capsys: pytest.CaptureFixture[str]) -> dict[str, str
     """The keys that `--help` explains, each with its example."""
     with pytest.raises(SystemExit):
         main([program, "--help"])
-    text = capsys.readouterr().out.partition("\nAll keys by group")[0]
+    text = capsys.readouterr().out.partition("\nAll options by group")[0]
     parts = re.split(r"^  --", text, flags=re.MULTILINE)[1:]
     found: dict[str, str] = {}
     for part in parts:

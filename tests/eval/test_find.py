@@ -511,9 +511,7 @@ def test_the_precision_of_a_verdict_and_its_age_are_said(
     with knowing(index, replace(model, bias=-3.0)):
         assert line.format(50, 8, 0) in ask(POST)
     with knowing(index, replace(model, papers=6)):
-        assert "The index has grown from 6 to 13 papers since its abstention was fitted" in ask(
-            POST
-        )
+        assert "The index has grown from 6 to 13 papers since its verdict was fitted" in ask(POST)
 
 
 def test_a_post_s_language_is_one_that_is_known_or_detected(

@@ -204,7 +204,7 @@ def test_abstention_is_fitted_on_the_training_claims_of_a_data_set(
     write_beir(dataset, tmp_path / "few")
     out = str(tmp_path / "idx")
     main([str(tmp_path / "few"), "--out", out, *model])
-    assert "abstention fitted on 60 claims of " in output(capsys)
+    assert "verdict fitted on 60 claims of " in output(capsys)
     fitted = open_index(out).manifest.abstain
     assert fitted is not None
     design = validated(AbstainModel, json.dumps(fitted), Path(out)).design
@@ -213,7 +213,7 @@ def test_abstention_is_fitted_on_the_training_claims_of_a_data_set(
     shutil.copytree(out, tmp_path / "copy")
     assert open_index(tmp_path / "copy").manifest.abstain == fitted
     main(["--out", out, "--source", str(tmp_path / "few"), "--no_abstention"])
-    assert "abstention fitted" not in output(capsys)
+    assert "verdict fitted" not in output(capsys)
     with refused(ConfigError, "sentences: ", "true"):
         main(["--out", out, "--source", str(tmp_path / "few"), "--no_sentences"])
 

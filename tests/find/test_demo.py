@@ -38,7 +38,7 @@ def test_the_example_s_paper_is_first_in_the_demo(
     folder = str(tmp_path / "idx")
     # In the suite's store, in which another test's index of the demo has the same vectors.
     index(["demo", "--out", folder, "--no_sentences"])
-    assert "abstention fitted on" in capsys.readouterr().out
+    assert "verdict fitted on" in capsys.readouterr().out
     for post, title in ((EXAMPLE, "Fewer outbreaks under mask mandates"), (GERMAN, "rats")):
         words = [post, "--index", folder, "--json", "--k", "3"]
         find([*words, "--store", str(tmp_path / "store")])

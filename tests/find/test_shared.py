@@ -141,7 +141,7 @@ def test_an_encoder_or_language_that_was_not_measured_gets_no_model(
     ships.write_text(json.dumps(values))
     lines = make("another")
     assert open_index(str(tmp_path / "another")).manifest.abstain is None
-    assert "not judged" in lines and "tiny" in lines
+    assert "no verdict" in lines and "tiny" in lines
     (answer,) = ask(tmp_path / "another", POST)
     assert answer.verdict == "not judged" and answer.abstained is None
 
