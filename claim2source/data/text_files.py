@@ -89,8 +89,8 @@ def _decoded(raw: bytes, encoding: str, path: Path, line: int, problems: Problem
 
 
 def open_bytes(path: Path) -> BufferedReader | gzip.GzipFile:
-    """Open a file to read its bytes; a file named .gz is decompressed."""
-    return gzip.open(path) if path.suffix == ".gz" else open(path, "rb")
+    """Open a file to read its bytes; a file named .gz or .dz is decompressed."""
+    return gzip.open(path) if path.suffix in (".gz", ".dz") else open(path, "rb")
 
 
 def _other_kind(begin: bytes) -> str | None:

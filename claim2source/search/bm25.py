@@ -359,10 +359,17 @@ def make_analysis(config: BM25, language: str | None = None) -> Analysis:
 
 def make_stemmer(config: BM25) -> Any | None:
     """Make PyStemmer's stemmer of the sources' language; None without stemming."""
+    return make_language_stemmer(config.language) if config.stemmer else None
+
+
+def make_language_stemmer(language: str) -> Any | None:
+    """Make PyStemmer's stemmer of a language; None for others than those of `BM25.language`."""
+    if language not in _STEMMERS:
+        return None
     import Stemmer
 
     # Each word is stemmed once, so a cache would not help.
-    return Stemmer.Stemmer(_STEMMERS[config.language], 0) if config.stemmer else None
+    return Stemmer.Stemmer(_STEMMERS[language], 0)
 
 
 def prepared(texts: list[str], config: BM25) -> list[str]:

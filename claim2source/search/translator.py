@@ -34,7 +34,8 @@ from claim2source.llm import LLM, AnswerStore, LLMConfig
 from claim2source.llm.answers import ANSWERS
 from claim2source.llm.texts import AUTO, translation_tasks, write_texts
 from claim2source.models.seq2seq import Seq2SeqConfig, Seq2SeqTranslator
-from claim2source.search.bm25 import BM25, get_stop_words
+from claim2source.search.bm25 import BM25, get_stop_words, make_language_stemmer
+from claim2source.text.dictd import dictd_files, is_dictd
 from claim2source.text.prompts import read_prompt
 from claim2source.text.quality import WrittenText
 from claim2source.text.translate import CLAIM, ForeignText
@@ -62,7 +63,9 @@ class TranslatorConfig(Settings):
     """
 
     words: list[str] = list_field(
-        [], help="word lists in Ding's format: LANGUAGE=FILE, such as de=/usr/share/trans/de-en"
+        [],
+        help="word lists in Ding's or FreeDict's format: LANGUAGE=FILE, such as "
+        "de=/usr/share/trans/de-en or fr=/usr/share/dictd/freedict-fra-eng.index",
     )
     program: list[str] = list_field(
         [],
@@ -143,15 +146,19 @@ class Translator(Protocol):
 
 
 class Words:
-    """Translate by a word list of one language, in Ding's format.
+    """Translate by a word list of one language, in Ding's or FreeDict's format.
 
     The parsed file is stored in the user's cache, because parsing takes seconds.
     """
 
     def __init__(self, path: Path, language: str) -> None:
-        if reason := file_error(path):
-            raise InputError(path, reason=reason)
-        self._hash = file_hash(path)
+        files = dictd_files(path) if is_dictd(path) else (path,)
+        hashes = []
+        for file in files:
+            if reason := file_error(file):
+                raise InputError(file, reason=reason)
+            hashes.append(file_hash(file))
+        self._hash = hashes[0] if len(hashes) == 1 else content_hash(hashes)
         cached = default_root() / "words" / f"{self._hash[:32]}-{FORMAT}.json"
         senses = _read_cached(cached)
         if senses is None:
@@ -159,7 +166,10 @@ class Words:
             # Users without permission to write there parse the file each time.
             with suppress(OSError):
                 write_json(cached, senses)
-        self._words = WordList(senses, get_stop_words(BM25(), language))
+        # FreeDict's lists have no inflected forms.
+        stemmer = make_language_stemmer(language) if is_dictd(path) else None
+        stem = None if stemmer is None else stemmer.stemWord
+        self._words = WordList(senses, get_stop_words(BM25(), language), stem)
 
     @property
     def made_by(self) -> Mapping[str, object]:

@@ -1,17 +1,19 @@
-"""Translate texts to English word by word, with a word list in Ding's format.
+"""Translate texts to English word by word, with a word list in Ding's or FreeDict's format.
 
-A line is `left :: right`. `|` splits both sides into corresponding blocks, and `;` splits a block
-into words of one sense: `Maus {f} [zool.] | Mäuse {pl} :: mouse | mice`.
+A line of Ding's list is `left :: right`. `|` splits both sides into corresponding blocks, and `;`
+splits a block into words of one sense: `Maus {f} [zool.] | Mäuse {pl} :: mouse | mice`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from os.path import commonprefix
 from pathlib import Path
 
 from claim2source.core.errors import InputError
 from claim2source.data.text_files import read_lines
+from claim2source.text.dictd import is_dictd, read_articles
 
 # Incremented when the same file is parsed differently.
 FORMAT = 1
@@ -41,11 +43,19 @@ _MOST_WORDS = 200_000
 class WordList:
     """Translate words with a word list, by their first sense; compounds by their parts.
 
-    `left_out` are words to drop because they carry no meaning. Unknown words are kept.
+    `left_out` are words to drop because they carry no meaning. Unknown words are kept. Lists that
+    have no inflected forms need a `stem`: a form is looked up by it.
     """
 
-    def __init__(self, senses: Mapping[str, str], left_out: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        senses: Mapping[str, str],
+        left_out: Collection[str] = (),
+        stem: Callable[[str], str] | None = None,
+    ) -> None:
         self.senses, self.left_out = senses, frozenset(left_out)
+        self._stem = stem
+        self._by_stem: dict[str, list[str]] = {}
         self._found: dict[str, str | None] = {}
 
     def translate(self, text: str) -> str:
@@ -77,8 +87,8 @@ class WordList:
         return self._found[word]
 
     def _whole(self, word: str) -> str | None:
-        """Look up a word unchanged, in another case, or without its ending."""
-        if sense := self._sense(word):
+        """Look up a word unchanged, in another case, by its stem or without its ending."""
+        if sense := self._sense(word) or self._related(word):
             return sense
         for ending in _ENDINGS:
             stem = word.removesuffix(ending)
@@ -92,6 +102,22 @@ class WordList:
             if form in self.senses:
                 return self.senses[form]
         return None
+
+    def _related(self, word: str) -> str | None:
+        """Return the sense of the word with the same stem that is most like a word."""
+        if self._stem is None:
+            return None
+        if not self._by_stem:
+            for known in self.senses:
+                self._by_stem.setdefault(self._stem(known.lower()), []).append(known)
+        lower = word.lower()
+
+        def difference(known: str) -> tuple[int, int]:
+            shared = len(commonprefix([known.lower(), lower]))
+            return -shared, abs(len(known) - len(lower))
+
+        related = self._by_stem.get(self._stem(lower), [])
+        return self.senses[min(related, key=difference)] if related else None
 
     def _parts(self, word: str) -> str | None:
         """Translate a compound by two or more parts, with the longest possible last part."""
@@ -121,12 +147,26 @@ class WordList:
 def read_senses(path: Path) -> dict[str, str]:
     """Read the words of a file with their first English sense.
 
-    Raises `InputError` for a file without a line `word :: word`.
+    Raises `InputError` for a file without an entry.
     """
+    if is_dictd(path):
+        senses = dictd_senses(read_articles(path))
+        if not senses:
+            raise InputError(path, reason="is not a word list: no word has a translation")
+        return senses
     senses = parse_senses(read_lines(path))
     if not senses:
         raise InputError(path, reason="is not a word list: it has no line `word :: word`")
     return senses
+
+
+def dictd_senses(articles: Iterable[tuple[str, Sequence[str]]]) -> dict[str, str]:
+    """Map each single word of articles to its first sense."""
+    first: dict[str, str] = {}
+    for word, senses in articles:
+        if senses and " " not in word:
+            first.setdefault(word, senses[0])
+    return first
 
 
 def parse_senses(lines: Iterable[str]) -> dict[str, str]:

@@ -43,6 +43,13 @@ def test_words_have_their_first_sense_and_compounds_are_divided(text: str, engli
     assert words.translate(text) == english
 
 
+def test_a_form_is_looked_up_by_its_stem_and_the_nearest_word_is_taken() -> None:
+    senses = {"vaccination": "vaccination", "vaccin": "vaccine", "vacciner": "vaccinate"}
+    words = WordList(senses, stem=lambda word: word[:6])
+    assert words.translate("vaccinée vaccins") == "vaccinate vaccine"
+    assert WordList(senses).translate("vaccinée") == ""
+
+
 def test_a_file_without_a_word_is_refused(tmp_path) -> None:
     path = tmp_path / "list"
     path.write_text("# only this\nno separator\n", encoding="utf-8")
