@@ -116,7 +116,7 @@ class Prompt:
         return (*messages, Message("user", last))
 
     def reminder(self, values: Mapping[str, str]) -> Reminder | None:
-        """Repeat task and output in a line, for below the data; None if a prompt must not change."""
+        """Repeat task and output in a line, for below the data; None if the prompt is fixed."""
         text = self._filled(f"{self.task} {self.output}", values)
         return Reminder(text, replaces=self._filled(self._output, values))
 
