@@ -62,7 +62,6 @@ COMMON = (
     "splits",
     "sets",
     "translations",
-    "distractors",
     "seen_share_expected",
     "settings",
     "overwrite",

@@ -124,7 +124,8 @@ def load_splits(run: RunFolder) -> TrainingData:
     try:
         carved = carve(full, *shares)
     except ConfigError as error:
-        raise ConfigError("data.val_share", error.value, error.allowed, error.reason) from None
+        key = {"share": "val_share", "seen_share": "val_seen_share"}.get(error.key, error.key)
+        raise ConfigError(f"data.{key}", error.value, error.allowed, error.reason) from None
     train = carved.train
     if not carved.val.golds:
         raise UserError(f"{data.dataset}: no claim of val has a gold, so nothing can be chosen")

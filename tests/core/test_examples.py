@@ -32,7 +32,7 @@ NEEDED = {
 ABOUT_TWO = (
     "none with",
     "with mixed",
-    "with the task mixed",
+    "with the task ",
     "with one checkpoint",
     "of mixed",
     "has no settings",

@@ -76,8 +76,9 @@ class Chat:
     def key(self) -> str:
         """A hash of the request without its sampling, and without what a retry moves."""
         messages = [dict(message) for message in self.body["messages"]]
-        parts = messages[0]["content"].split("\n\n")
-        messages[0]["content"] = [part for part in parts if not part.startswith("Output: ")]
+        if messages and messages[0]["role"] == "system":
+            parts = messages[0]["content"].split("\n\n")
+            messages[0]["content"] = [part for part in parts if not part.startswith("Output: ")]
         data, tag, _ = messages[-1]["content"].rpartition("\n</")
         if tag:
             messages[-1]["content"] = data

@@ -123,11 +123,11 @@ def test_a_gold_under_another_id_is_masked(
     assert batch.teacher[0].nan_to_num(-99.0).tolist() == [1.0, -99.0, -99.0, -99.0, 0.0, -99.0]
 
 
-LONG = "effects of daily mask use on colds in adults a randomised controlled trial"
+LONG = "effects of daily mask use on cold in adults a study with two groups"
 # b has one word of a's title more, and c nine tenths of b's abstract: c is b's paper, and so a's.
 VERSIONS = (
     Source("a", LONG, "We gave masks to many."),
-    Source("b", f"{LONG}: preprint", "one two three four five six seven eight nine ten eleven"),
+    Source("b", f"{LONG}: again", "one two three four five six seven eight nine ten eleven"),
     Source("c", "Masks", "one two three four five six seven eight nine ten twelve"),
     Source("d", "Tea", "We gave tea to many."),
     Source("e", "Coffee", "one two three four five six."),
