@@ -63,7 +63,7 @@ def small_tokenizer() -> tuple[dict[str, str], list[int]]:
     texts = [SYSTEM, RELEASED, DETAILED]
     for split in small_splits():
         texts += [text for c in split.claims for text in (c.text, c.translation or "")]
-        texts += [f"{source.title} {source.abstract}" for source in split.sources]
+        texts += Rendering().source_texts(split.sources)
     used = {i for ids in tokenizer(texts)["input_ids"] for i in ids}
     # Special tokens keep their numbers; between them and the letters are unused ones.
     kept = [*range(104), *range(999, 5000), *sorted(i for i in used if i >= 5000)]
