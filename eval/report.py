@@ -7,7 +7,8 @@ to the papers' tables instead, and adds them to the page.
 
 `--groups` lists who is tied with the first: it prints an interval of ranks for every system, and
 the groups that no paired test separates. It also takes runs: `--groups --runs FILE... --qrels
-FILE`. `--out` saves them as `groups.json`, `groups.md` and `groups.csv`.
+FILE`. `--out` saves them as `groups.json`, `groups.md` and `groups.csv`; with `--html` the page of
+the reports begins with them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from claim2source.core.terminal import say
 from claim2source.data.wandb import require_tracking
 from claim2source.evaluation.compare import Leaderboard
 from claim2source.evaluation.groups import CSV_COLUMNS as GROUPS_COLUMNS
-from claim2source.evaluation.groups import TITLE, read_groups
+from claim2source.evaluation.groups import TITLE, GroupsReport, read_groups
 from claim2source.evaluation.html.page import html_report, require_page
 from claim2source.evaluation.published.scores import CSV_COLUMNS, PublishedTables
 from claim2source.evaluation.published.tables import load_published
@@ -53,15 +54,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         require_output(config.out)
     if config.html is not None:
         require_page(config)
-    tables = None
+    published = None
+    groups = None
     if config.published:
-        tables = beside_published(config)
+        published = beside_published(config).with_ours()
     elif config.groups:
-        group(config)
+        groups = group(config)
     else:
         compare(config)
     if config.html is not None:
-        say(html_report(config, None if tables is None else tables.with_ours()))
+        say(html_report(config, published, groups))
 
 
 def beside_published(config: ReportConfig) -> PublishedTables:
@@ -90,7 +92,7 @@ def compare(config: ReportConfig) -> None:
     say(board.text("--out DIR" if config.out is None else f"{config.out}/compare.md"))
 
 
-def group(config: ReportConfig) -> None:
+def group(config: ReportConfig) -> GroupsReport:
     """Bound the systems' ranks, and group those that no test separates; write and print them."""
     out = config.out
     if out is not None:
@@ -103,6 +105,7 @@ def group(config: ReportConfig) -> None:
         write_text(out / "groups.md", f"{report.markdown()}\n")
         write_text(out / "groups.csv", report.csv())
     say(str(report))
+    return report
 
 
 if __name__ == "__main__":

@@ -107,8 +107,11 @@ class ReportConfig(Settings):
             require(not self.runs, "runs", self.runs, "none without --groups")
             require(self.qrels is None, "qrels", self.qrels, "none without --groups")
             return
-        is_text = self.html is None and not self.published
-        require(is_text, "groups", self.groups, "false with --html or --published")
+        require(not self.published, "groups", self.groups, "false with --published")
+        is_text = self.html is None or not self.runs
+        require(is_text, "runs", self.runs, "none with --html: the page is of reports")
+        has_page = self.html is None or bool(self.reports)
+        require(has_page, "reports", self.reports, "one or more folders with --html")
         require(self.against is None, "against", self.against, "none with --groups: all pairs")
         if self.qrels is None:
             is_known = bool(self.reports) or self.dataset is not None

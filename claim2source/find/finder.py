@@ -186,12 +186,22 @@ class Finder:
         judges = self.abstain is not None
         allowed = "none: this index has no fitted verdict; fit one with index --claims DATASET"
         require(threshold is None or judges, "threshold", threshold, allowed)
-        unbuilt = engine.stats().unbuilt
-        if unbuilt or engine.manifest.stale or (engine.version == NEW and not engine.at):
+        self._warn_of_unfinished()
+
+    def _warn_of_unfinished(self) -> None:
+        """Warn if a run of `index` was stopped, so that answers may change."""
+        unbuilt = self.engine.stats().unbuilt
+        is_new = self.engine.version == NEW and not self.engine.at
+        if unbuilt:
             log.warning(
                 "%s: an unfinished run has written %d papers that are not in its search structures "
                 "yet; answers may change",
-                *(engine.location, unbuilt),
+                *(self.engine.location, unbuilt),
+            )
+        elif self.engine.manifest.stale or is_new:
+            log.warning(
+                "%s: a run of `index` did not finish; run the same command again",
+                self.engine.location,
             )
 
     def __repr__(self) -> str:

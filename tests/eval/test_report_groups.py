@@ -91,6 +91,21 @@ def test_files_folders_and_reports_are_the_same_systems(folder: Path, tmp_path: 
     assert few["claims"] < both["claims"] and few["systems"][0]["languages"] == {}
 
 
+def test_the_page_begins_with_the_groups(folder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    words = ["--reports", folder / "report"]
+    record = grouped(tmp_path / "with", *words, "--html", page)
+    text = page.read_text()
+    first, second = text.split("<h2>")[1:3]
+    assert first.startswith("Who is tied with the first")
+    assert second.startswith("Score by language")
+    for system in record["systems"]:
+        assert system["system"] in first
+        assert f"{system['best_rank']} to {system['worst_rank']}" in first
+    main([*map(str, words), "--repeats=20", "--html", str(page)])
+    assert "Who is tied with the first" not in page.read_text()
+
+
 def test_outputs_agree_and_can_be_written_again(folder: Path, tmp_path: Path, capsys: Any) -> None:
     words = ["--qrels", folder / "gold.tsv", "--runs", folder / "stems.trec", folder / "words"]
     record = grouped(tmp_path, *words)
@@ -122,7 +137,9 @@ def test_outputs_agree_and_can_be_written_again(folder: Path, tmp_path: Path, ca
         (["--qrels", "gold.tsv", "--runs", "stems.trec", "other.trec"], "other"),
         (["--qrels", "gold.tsv", "--runs", "stems.trec", "--metric=bleu"], "bleu"),
         (["--qrels", "gold.tsv", "--runs", "stems.trec", "--against=stems"], "against"),
-        (["--qrels", "gold.tsv", "--runs", "stems.trec", "--html=page.html"], "groups"),
+        (["--qrels", "gold.tsv", "--runs", "stems.trec", "--html=page.html"], "runs"),
+        (["--dataset=demo", "--html=page.html"], "reports"),
+        (["--reports", "report", "--published"], "groups"),
         (["--dataset=demo", "--runs", "empty"], "empty"),
         (["--dataset=demo", "--runs", "stems.trec", "--languages=xx"], "languages"),
     ],

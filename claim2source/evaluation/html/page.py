@@ -26,10 +26,12 @@ from claim2source.data.folders import dataset_files
 from claim2source.data.grouping import gold_groups
 from claim2source.data.wandb import log_tables, require_tracking
 from claim2source.evaluation.compare import ScoredRuns, read_scored, sharing_highest
+from claim2source.evaluation.groups import GroupsReport
 from claim2source.evaluation.html.plots import Bar
 from claim2source.evaluation.html.sections import (
     DEPTHS,
     PageData,
+    groups_section,
     published_section,
     report_sections,
 )
@@ -69,11 +71,14 @@ def require_page(config: ReportConfig) -> Path:
 
 
 def html_report(
-    config: ReportConfig, published: Mapping[str, tuple[TextTable, str]] | None = None
+    config: ReportConfig,
+    published: Mapping[str, tuple[TextTable, str]] | None = None,
+    groups: GroupsReport | None = None,
 ) -> str:
     """Write the page of the reports' systems to `config.html`; return a line with its name.
 
-    `published` has the papers' tables with our scores, and notes. Raises as `read_scored` does.
+    `published` has the papers' tables with our scores, and notes. `groups` has the same systems
+    with their ranks. Raises as `read_scored` does.
     """
     out = require_page(config)
     require_tracking(config.wandb)
@@ -83,7 +88,11 @@ def html_report(
     folder, systems, scored = read_scored(config, [f"recall@{depth}" for depth in DEPTHS])
     reports = named_reports(config.reports)
     compared = PageData(scored, systems, repeats, seed, config.languages or (), reports)
-    sections = [*report_sections(compared), *published_section(published or {})]
+    sections = [
+        *groups_section(groups),
+        *report_sections(compared),
+        *published_section(published or {}),
+    ]
     best = max(compared.bars[MACRO].values(), key=lambda bar: bar.value)
     entries = compared_claims(scored, config.claims)
     total = len(scored.claim_ids)

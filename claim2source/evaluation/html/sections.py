@@ -23,6 +23,7 @@ from claim2source.core.report import (
 from claim2source.core.tables import Cell, TextTable
 from claim2source.evaluation.choices import choices_table, tried_table, val_table
 from claim2source.evaluation.compare import MICRO, ScoredRuns
+from claim2source.evaluation.groups import GroupsReport
 from claim2source.evaluation.html.plots import (
     COLOURS,
     Bar,
@@ -128,6 +129,15 @@ def report_sections(compared: PageData) -> list[Section]:
         _gaps(compared),
     ]
     return [section for section in sections if section.svg or section.tables]
+
+
+def groups_section(groups: GroupsReport | None) -> list[Section]:
+    """Make the section of who is tied with the first, if the systems were grouped."""
+    if groups is None:
+        return []
+    title = "Who is tied with the first"
+    note = " ".join([groups.verdict, groups.method, *groups.notes])
+    return [Section(title, note=note, numbers={title: groups.table()})]
 
 
 def published_section(tables: Mapping[str, tuple[TextTable, str]]) -> list[Section]:
