@@ -245,7 +245,7 @@ class LLM:
 
         After repeated failures or malformed replies no more requests are sent.
         """
-        form = _form_name(request)
+        form = _form_name(request, retry)
         strict = bool(form) and form not in self._loose
         left_out = set(self._without)
         is_spoilt = False
@@ -359,13 +359,12 @@ class LLM:
         return f"{self._tokens / seconds:.0f} tokens/s, {self._left} left, about {remaining:.0f} s"
 
 
-def _form_name(request: Request) -> str:
+def _form_name(request: Request, retry: bool) -> str:
     """Return the key of the form that a reply must have; empty for free text."""
     if request.choices:
         return "choices"
-    if request.schema is None:
-        return ""
-    return content_hash(request.schema)
+    schema = request.form(retry)
+    return "" if schema is None else content_hash(schema)
 
 
 async def all_or_none(works: Iterable[Coroutine[Any, Any, None]]) -> None:

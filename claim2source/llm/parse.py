@@ -11,8 +11,9 @@ from typing import Any
 
 from claim2source.core.reasons import Reason
 from claim2source.llm.endings import MODEL_REFUSED, ending_kind
-from claim2source.llm.work import Answer, Request, Schema
+from claim2source.llm.work import STRING, Answer, Request, Schema, object_schema
 from claim2source.text.control import held_thoughts, strip_reasoning, without_control
+from claim2source.text.prompts import Parts
 
 # Failures of replies, in the words that reports count.
 TRUNCATED = Reason("cut off by max_tokens", "cut")
@@ -50,6 +51,7 @@ _CLOSE = "\ue001}"
 _COVER = re.compile("[\ue000\ue001]")
 _COVERED = re.compile(f"{re.escape(_OPEN)}(\\d+){re.escape(_CLOSE)}")
 _BRACE = re.compile("[{}]")
+_SENTENCES = re.compile(r".*[.!?](?=\s)", re.DOTALL)
 _INFO = re.compile(r"[ \t]*+\w*+[ \t]*+\n")
 _NOUN = (
     r"(?:translat(?:ion|ed)|rewrit(?:e|ten|ing)|pre-?processed|cleaned|formal|scientific|"
@@ -107,8 +109,29 @@ def read_reply(request: Request, raw: str, finish: str | None) -> Answer:
     tags = _tags(request)
     if tags and _folded(text) == _folded(request.messages[-1].content):
         return replace(answer, text=text, failure=ECHO)
-    text = cleaned(text, tags)
+    text = _joined(request.parts, cleaned(text, tags))
     return replace(answer, text=text, failure=_text_error(request, text))
+
+
+def _joined(parts: Parts, text: str) -> str:
+    """Join the parts of a text if the reply is an object of them; otherwise keep it as it is."""
+    if not parts:
+        return text
+    data, _ = json_object(text, object_schema(**dict.fromkeys(parts, STRING)))
+    if data is None:
+        return text
+    texts: list[str] = []
+    for name, (_, most) in parts.items():
+        texts.append(_whole_sentences(str(data[name]).strip(), most))
+    return " ".join(texts)
+
+
+def _whole_sentences(text: str, most: int) -> str:
+    """Remove what the server cut off: a sentence, or a word, at the maximal length of a part."""
+    if len(text) < most - 1 or text.endswith((".", "!", "?")):
+        return text
+    sentences = _SENTENCES.match(text)
+    return sentences[0] if sentences else text.rpartition(" ")[0] or text
 
 
 def unfinished_reason(request: Request, raw: str, finish: str | None) -> str | None:

@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self
@@ -28,6 +28,7 @@ from claim2source.llm.thinking import (
     thinking_parts,
 )
 from claim2source.llm.work import Request, Token, Usage, prompt_tokens
+from claim2source.text.prompts import Message, second_messages
 
 if TYPE_CHECKING:
     import httpx2
@@ -409,7 +410,7 @@ class Server:
             body["top_logprobs"] = request.logprobs
         body |= thinking_parts(config)
         if strict:
-            body |= _form_parts(request, self.is_llama_cpp)
+            body |= _form_parts(request, retry, self.is_llama_cpp)
         if "max_tokens" in left_out:
             body["max_completion_tokens"] = body["max_tokens"]
         for name in left_out:
@@ -490,29 +491,23 @@ def _refusal_words(message: Mapping[str, Any]) -> str:
 
 
 def _messages(request: Request, retry: bool) -> list[dict[str, str]]:
-    """Write the messages; in a retry the task is repeated below the data.
-
-    A small model may continue the system's message, so that its part on the output is removed.
-    """
-    messages = [{"role": m.role, "content": m.content} for m in request.messages]
+    messages: Sequence[Message] = request.messages
     if retry and request.reminder is not None:
-        messages[0]["content"] = messages[0]["content"].replace(
-            f"\n\n{request.reminder.replaces}", "", 1
-        )
-        messages[-1]["content"] += f"\n\n{request.reminder.text}"
-    return messages
+        messages = second_messages(messages, request.reminder)
+    return [{"role": message.role, "content": message.content} for message in messages]
 
 
-def _form_parts(request: Request, is_llama_cpp: bool) -> dict[str, object]:
+def _form_parts(request: Request, retry: bool, is_llama_cpp: bool) -> dict[str, object]:
     """Return the parts of a request that enforce its choices or its schema."""
     if request.choices and is_llama_cpp:
         choices = [json.dumps(choice, ensure_ascii=False) for choice in request.choices]
         return {"grammar": f"root ::= {' | '.join(choices)}"}
     if request.choices:
         return {"structured_outputs": {"choice": list(request.choices)}}
-    if request.schema is None:
+    own_schema = request.form(retry)
+    if own_schema is None:
         return {}
-    schema = {"name": "reply", "schema": dict(request.schema), "strict": True}
+    schema = {"name": "reply", "schema": dict(own_schema), "strict": True}
     return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 

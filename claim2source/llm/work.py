@@ -12,10 +12,11 @@ from claim2source.core.files import content_hash
 from claim2source.core.run import Thinking, merged_thinking
 from claim2source.llm.config import LLMConfig
 from claim2source.llm.thinking import key_part
-from claim2source.text.prompts import Message, Prompt, Reminder
+from claim2source.text.prompts import Message, Parts, Prompt, Reminder
 
 Schema = Mapping[str, object]
-TEXTS: Schema = {"type": "array", "items": {"type": "string"}}
+STRING: Schema = {"type": "string"}
+TEXTS: Schema = {"type": "array", "items": STRING}
 # Failures of the server or of requests that were not sent; they are not stored.
 NOT_ASKED = "not asked"
 NO_REPLY = "no reply"
@@ -29,6 +30,14 @@ def object_schema(**properties: Schema) -> dict[str, object]:
         "required": [*properties],
         "additionalProperties": False,
     }
+
+
+def parts_schema(parts: Parts) -> dict[str, object]:
+    """Describe an object of a text's parts."""
+    texts: dict[str, Schema] = {}
+    for name, (least, most) in parts.items():
+        texts[name] = {"type": "string", "minLength": least, "maxLength": most}
+    return object_schema(**texts)
 
 
 @dataclass(frozen=True)
@@ -86,6 +95,17 @@ class Request:
         options.setdefault("own_words", prompt.own_words)
         options.setdefault("reminder", prompt.reminder(values))
         return cls(id, prompt.messages(values), f"{prompt.name} {prompt.version}", **options)
+
+    @property
+    def parts(self) -> Parts:
+        """Return the parts that a second request for a text asks for."""
+        return {} if self.reminder is None else self.reminder.parts
+
+    def form(self, retry: bool) -> Schema | None:
+        """Return the schema of the first reply or, in a `retry`, of the second one."""
+        if self.schema is None and retry and self.parts:
+            return parts_schema(self.parts)
+        return self.schema
 
 
 @dataclass(frozen=True)

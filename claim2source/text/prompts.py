@@ -1,9 +1,10 @@
 """Read prompts from YAML and fill them in; posts and papers are fenced as data.
 
 A prompt has `role`, `context`, `task`, `instructions`, `output`, `variables` (name: the words
-before its value), `version` and optionally `examples`. A variable in braces in the text, such as
-`{language}`, is replaced there by a short value from the program. All other variables are texts by
-other people: each follows its words, between two tags that it cannot close.
+before its value), `version` and optionally `examples` and `parts` (of its text). A variable in
+braces in the text, such as `{language}`, is replaced there by a short value from the program. All
+other variables are texts by other people: each follows its words, between two tags that it cannot
+close.
 
 A raw prompt has `user`, `version`, and optionally `system` and `examples`. It is used to the
 letter, with values in its fields, which are in braces.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,11 +45,19 @@ class Message(NamedTuple):
     content: str
 
 
+# Parts of a text by name, with their least and most characters.
+Parts = Mapping[str, tuple[int, int]]
+
+
 class Reminder(NamedTuple):
-    """Task and output in a line, for below the data, and the system's part that they replace."""
+    """Task and output in a line, for below the data, and the system's part that they replace.
+
+    If there are `parts`, the reply is an object of them.
+    """
 
     text: str
     replaces: str
+    parts: Parts
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,7 @@ class Prompt:
     context: str = ""
     instructions: tuple[str, ...] = ()
     examples: tuple[Example, ...] = ()
+    parts: dict[str, tuple[int, int]] = field(default_factory=dict)
     name: str = ""
     path: Path = Path()
 
@@ -118,7 +128,9 @@ class Prompt:
     def reminder(self, values: Mapping[str, str]) -> Reminder | None:
         """Repeat task and output in a line, for below the data; None if the prompt is fixed."""
         text = self._filled(f"{self.task} {self.output}", values)
-        return Reminder(text, replaces=self._filled(self._output, values))
+        if len(self.parts) > 1:
+            text += f" Write two or three sentences for each of its parts: {', '.join(self.parts)}."
+        return Reminder(text, self._filled(self._output, values), self.parts)
 
     def _tags(self, values: Mapping[str, str]) -> dict[str, str]:
         """Choose the tags around the data, which occur neither in the data nor in an example."""
@@ -250,6 +262,23 @@ class RawPrompt(Prompt):
         return (*messages, Message("user", guard.fill(self.user, values)))
 
 
+def second_messages(messages: Sequence[Message], reminder: Reminder) -> list[Message]:
+    """Write the messages of a second request: the note on the data first, the task below the data.
+
+    A small model may continue or translate the last paragraph of the system's message.
+    """
+    system, *others, last = messages
+    start = _DATA.partition("{")[0]
+    own: list[str] = []
+    for part in system.content.replace(f"\n\n{reminder.replaces}", "", 1).split("\n\n"):
+        if part.startswith(start):
+            own.insert(0, part)
+        else:
+            own.append(part)
+    first = Message("system", "\n\n".join(own))
+    return [first, *others, Message(last.role, f"{last.content}\n\n{reminder.text}")]
+
+
 def read_prompt(name_or_path: str) -> Prompt:
     """Read a prompt that ships with the package, by its name, or the user's own YAML file.
 
@@ -356,6 +385,11 @@ def _check(prompt: Prompt) -> None:
     for name in prompt.variables:
         if not re.fullmatch("[a-z][a-z_]*", name):
             refuse(f"variables.{name}", "a name may have only lower-case letters and _")
+    for name, (least, most) in prompt.parts.items():
+        if not re.fullmatch("[a-z][a-z_]*", name):
+            refuse(f"parts.{name}", "a name may have only lower-case letters and _")
+        if not 1 <= least <= most:
+            refuse(f"parts.{name}", "the least and the most characters, such as [100, 300]")
     for key, text in prompt._texts():
         for name in _PLACEHOLDER.findall(text):
             if name not in prompt.variables:

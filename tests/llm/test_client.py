@@ -322,9 +322,14 @@ def test_a_bad_reply_is_requested_again_with_its_task_below_the_data(llm_server:
 
     def reply(chat: Chat) -> str:
         # The model repeats what it reads of its output above the data, whatever stands below.
-        above = [part for part in chat.system.split("\n\n") if part.startswith("Output: ")]
+        # Or the last paragraph of the system's message.
+        paragraphs = chat.system.split("\n\n")
+        above = [part for part in paragraphs if part.startswith("Output: ")]
         if above:
             return above[0].removeprefix("Output: ")
+        if paragraphs[-1].startswith("What stands between"):
+            return paragraphs[-1]
+        assert any(part.startswith("What stands between") for part in paragraphs)
         return "Masks help." if chat.user.endswith(reminder.text) else "What is the task?"
 
     server = llm_server(reply)
@@ -339,6 +344,31 @@ def test_a_bad_reply_is_requested_again_with_its_task_below_the_data(llm_server:
     raw = RawPrompt("1", "", "", {"post": ""}, user="Tweet: {post}")
     assert Request.of(raw, "0", {"post": "x"}).reminder is None
     assert llm.answer([request])[0].stored and server.requests == 2
+
+
+def test_a_text_that_is_too_short_is_requested_in_its_parts(llm_server: Start) -> None:
+    prompt = read_prompt("c3")
+    request = Request.of(prompt, "0", {"post": "Masks help.", "language": "English"})
+    assert len(prompt.parts) == 4
+    parts = {part: f"The {part}. " for part in prompt.parts}
+    server = llm_server(lambda chat: json.dumps(parts) if chat.schema else "Short.")
+
+    def check(request: Request, answer: Answer) -> str | None:
+        return "too short" if answer.text == "Short." else None
+
+    (answer,) = LLM(config_of(server)).answer([request], check)
+    assert answer.failure is None and server.requests == 2
+    assert answer.text == " ".join(text.strip() for text in parts.values())
+    first, second = server.bodies
+    assert "response_format" not in first
+    schema = second["response_format"]["json_schema"]["schema"]
+    assert list(schema["properties"]) == schema["required"] == list(prompt.parts)
+    for part in schema["properties"].values():
+        assert 100 < part["minLength"] < part["maxLength"]
+    # Whatever server does not enforce the form: a text is a text.
+    plain = llm_server(lambda chat: "Short." if len(plain.bodies) < 2 else "It is longer.")
+    (answer,) = LLM(config_of(plain)).answer([request], check)
+    assert (answer.text, answer.failure) == ("It is longer.", None)
 
 
 def test_a_kill_between_two_tries_costs_no_third(llm_server: Start, tmp_path: Path) -> None:

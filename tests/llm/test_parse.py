@@ -11,7 +11,7 @@ import pytest
 
 from claim2source.llm import LLM, LLMConfig, Request
 from claim2source.llm.parse import SEVERAL, cleaned, json_object, read_reply
-from claim2source.text.prompts import Message, read_prompt
+from claim2source.text.prompts import Message, Reminder, read_prompt
 from tests.llm_server import Chat, LLMServer, Reply
 from tests.shared_data import shared
 
@@ -25,6 +25,28 @@ POST = "Masks cut infections by 9 % in villages, says a trial of 342,126 adults.
 
 def request(**options: Any) -> Request:
     return Request("r", read_prompt("facts").messages({"post": POST}), "1", **options)
+
+
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [
+        ({"aim": " Do masks help?", "end": "They do. "}, "Do masks help? They do."),
+        # The server cut the second part at its greatest length: what is not whole goes.
+        ({"aim": "Do masks help?", "end": "They do. They real"}, "Do masks help? They do."),
+        ({"aim": "Do masks help?", "end": "They really do hel"}, "Do masks help? They really do"),
+        (
+            {"aim": "Do masks help?", "end": "They really do me!"},
+            "Do masks help? They really do me!",
+        ),
+        # Not the parts: a text as any other.
+        ({"aim": "Do masks help?"}, '{"aim": "Do masks help?"}'),
+        ({"aim": "Do masks help?", "end": 3}, '{"aim": "Do masks help?", "end": 3}'),
+    ],
+)
+def test_the_parts_of_a_text_are_joined(parts: dict[str, object], text: str) -> None:
+    asked = request(reminder=Reminder("", "", {"aim": (5, 18), "end": (5, 18)}))
+    assert read_reply(asked, json.dumps(parts), "stop").text == text
+    assert read_reply(request(), json.dumps(parts), "stop").text == json.dumps(parts)
 
 
 @pytest.mark.parametrize(
