@@ -199,7 +199,7 @@ def serve(options: argparse.Namespace, model: Model) -> None:
     with log.open("wb") as file:
         os.dup2(file.fileno(), 2)
     try:
-        server = xllamacpp.Server(parameters)
+        _server = xllamacpp.Server(parameters)  # it serves while this name holds it
     except RuntimeError as error:
         os.dup2(terminal, 2)
         raise BadInput(
@@ -216,7 +216,8 @@ def serve(options: argparse.Namespace, model: Model) -> None:
     # In steps, because an endless wait cannot be interrupted on every system.
     while not stopped.wait(1.0):
         pass
-    del server
+    # llama.cpp itself would wait for the requests in flight, for ever. It has nothing to save.
+    os._exit(0)
 
 
 def _parameters(xllamacpp: Any, options: argparse.Namespace, model: Model) -> Any:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import httpx2
 import pytest
 import yaml
 
@@ -130,6 +131,25 @@ def test_the_script_installs_into_an_environment_of_its_own(small: Path, tmp_pat
     for done, word in ((absent, "none.gguf"), (opened, "HOST")):
         assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and word in done.stderr
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.llm
+def test_ctrl_c_ends_the_server_while_a_request_runs(tmp_path: Path) -> None:
+    """llama.cpp's own shutdown waits for the request, for ever."""
+    require_llama()
+    path = tmp_path / "tiny-stop.gguf"
+    write_tiny_qwen(shared("vllm/model"), path)
+    with LlamaServer(path) as server, httpx2.Client(timeout=60) as client:
+        body = {
+            "model": server.model,
+            "messages": [{"role": "user", "content": "Go on."}],
+            "max_tokens": 3_000,
+            "stream": True,
+        }
+        address = f"{server.url}/v1/chat/completions"
+        with client.stream("POST", address, json=body) as reply:
+            assert "data:" in next(reply.iter_lines())
+            assert server.stop() == 0
 
 
 @pytest.mark.llm
