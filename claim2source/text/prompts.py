@@ -127,9 +127,12 @@ class Prompt:
 
     def reminder(self, values: Mapping[str, str]) -> Reminder | None:
         """Repeat task and output in a line, for below the data; None if the prompt is fixed."""
-        text = self._filled(f"{self.task} {self.output}", values)
+        words = [self.task, self.output]
         if len(self.parts) > 1:
-            text += f" Write two or three sentences for each of its parts: {', '.join(self.parts)}."
+            # The last words have the language.
+            names = ", ".join(self.parts)
+            words.insert(1, f"Write two or three sentences for each of its parts: {names}.")
+        text = self._filled(" ".join(words), values)
         return Reminder(text, self._filled(self._output, values), self.parts)
 
     def _tags(self, values: Mapping[str, str]) -> dict[str, str]:
