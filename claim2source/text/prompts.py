@@ -129,9 +129,11 @@ class Prompt:
         """Repeat task and output in a line, for below the data; None if the prompt is fixed."""
         words = [self.task, self.output]
         if len(self.parts) > 1:
-            # The last words have the language.
+            # Names in English would suggest a text in English.
             names = ", ".join(self.parts)
-            words.insert(1, f"Write two or three sentences for each of its parts: {names}.")
+            language = " in {language}" if "language" in self.inline else ""
+            part = f"Write two or three sentences{language} for each of its parts: {names}."
+            words.insert(1, part)
         text = self._filled(" ".join(words), values)
         return Reminder(text, self._filled(self._output, values), self.parts)
 
