@@ -29,16 +29,23 @@ PEERS = "rank-bm25 sentence-transformers torch transformers peft scipy lancedb b
 
 
 def read_options(argv: Sequence[str] | None) -> tuple[Any, Any]:
-    case, *words = (sys.argv[1:] if argv is None else argv) or [""]
+    options = sys.argv[1:] if argv is None else argv
+    case, *words = options or [""]
+    cases = ", ".join(CASES)
     if case in ("-h", "--help"):
-        print(f"{__doc__}\nCASE is one of: {', '.join(CASES)}")
+        print(f"{__doc__}\nCASE is one of: {cases}")
         sys.exit(0)
     if case not in CASES:
         near = did_you_mean(case, CASES)
-        raise UserError(f"{case!r} is not a case; {near}allowed: {', '.join(CASES)}")
+        raise UserError(f"{case!r} is not a case; {near}allowed: {cases}")
     module = import_module(f"scripts.benches.{case}")
-    program = f"scripts/bench.py {case}"
-    return module, read_config(module.Config, words, program=program, description=module.__doc__)
+    config = read_config(
+        module.Config,
+        words,
+        program=f"scripts/bench.py {case}",
+        description=module.__doc__,
+    )
+    return module, config
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -46,9 +53,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     module, config = read_options(argv)
     measured = module.run(config) | {"settings": as_plain(config)}
     measured["load_average"] = [round(load, 2) for load in os.getloadavg()]
-    measured["versions"] = {"python": python_version()}
-    measured["versions"] |= {d.name: d.version for d in metadata.distributions() if d.name in PEERS}
-    print(json.dumps(measured, indent=2), json.dumps(measured), sep="\n")
+    versions = {"python": python_version()}
+    for distribution in metadata.distributions():
+        if distribution.name in PEERS:
+            versions[distribution.name] = distribution.version
+    measured["versions"] = versions
+    indented = json.dumps(measured, indent=2)
+    in_one_line = json.dumps(measured)
+    print(indented, in_one_line, sep="\n")
 
 
 if __name__ == "__main__":

@@ -37,8 +37,10 @@ TITLE = "# Reproducibility checklist"
 NOT_RECORDED = "not recorded"
 # Questions of both checklists that no report answers.
 _UNRECORDED_ITEMS = (
-    *("licence of the data and how to get them", "the evaluation's command and settings"),
-    *("hashes of pretrained weights", "price in money"),
+    "licence of the data and how to get them",
+    "the evaluation's command and settings",
+    "hashes of pretrained weights",
+    "price in money",
 )
 # Names of re-ranking stages; first stages do not call a language model.
 _LATER = ("rerank ", "verify ")
@@ -46,7 +48,14 @@ _LATER = ("rerank ", "verify ")
 _TRANSLATED = ("translated", "bilingual", "paired")
 # `thinking` is the setting in requests; `replies` and `reasoned` count replies (with reasoning).
 _DECODING = (
-    *("model", "temperature", "top_p", "max_tokens", "seed", "thinking", "replies", "reasoned"),
+    "model",
+    "temperature",
+    "top_p",
+    "max_tokens",
+    "seed",
+    "thinking",
+    "replies",
+    "reasoned",
 )
 Row = list[Cell]
 
@@ -68,9 +77,15 @@ class ChecklistConfig(Settings):
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the checklist of reports."""
-    config = read_config(ChecklistConfig, argv, program=PROGRAM, description=__doc__ or "")
+    config = read_config(
+        ChecklistConfig,
+        argv,
+        program=PROGRAM,
+        description=__doc__ or "",
+    )
     require_output_file(config.out, TITLE)
-    write_text(config.out, checklist(named_reports(config.reports)))
+    reports = named_reports(config.reports)
+    write_text(config.out, checklist(reports))
     say(f"checklist in {config.out}")
 
 
@@ -93,12 +108,18 @@ def checklist(reports: Mapping[str, Report]) -> str:
     tables: list[Part] = []
     for section in _SECTIONS:
         rows = {name: section.rows(report) for name, report in reports.items()}
-        answers.append([section.title, _answer(section, rows)])
-        tables += [f"## {section.title}", _section_part(section, rows)]
+        answer = _answer(section, rows)
+        answers.append([section.title, answer])
+        tables.append(f"## {section.title}")
+        tables.append(_section_part(section, rows))
     answers += [[item, NOT_RECORDED] for item in _UNRECORDED_ITEMS]
-    plural = "s" if len(reports) > 1 else ""
-    origin = f"All answers come from {len(reports)} report{plural}: {', '.join(reports)}."
-    parts: list[Part] = [TITLE, origin, TextTable(["what", "answer"], answers), *tables]
+
+    count = len(reports)
+    plural = "s" if count > 1 else ""
+    names = ", ".join(reports)
+    origin = f"All answers come from {count} report{plural}: {names}."
+    summary = TextTable(["what", "answer"], answers)
+    parts: list[Part] = [TITLE, origin, summary, *tables]
     notes = set()
     for report in reports.values():
         for note in report.notes:
@@ -151,7 +172,8 @@ def _answer(section: _Section, rows: Mapping[str, Sequence[Row]]) -> str:
         return NOT_RECORDED
     if silent:
         return f"recorded, but not in {', '.join(silent)}"
-    if any(NOT_RECORDED in cells for cells in values.values()):
+    has_gaps = any(NOT_RECORDED in cells for cells in values.values())
+    if has_gaps:
         return "recorded in part"
     return "recorded"
 
@@ -168,17 +190,33 @@ def _data(report: Report) -> list[Row]:
     queries = {}
     if report.scored:
         queries = report.scored[0].queries
-    claims = ", ".join(f"{language} {count}" for language, count in queries.items())
-    hashes = [f"{split} {digest}" for split, digest in report.provenance.data.items() if digest]
-    return [[report.dataset, report.split, claims, ", ".join(hashes)]]
+    claims = [f"{language} {count}" for language, count in queries.items()]
+    digests = report.provenance.data
+    hashes = [f"{split} {digest}" for split, digest in digests.items() if digest]
+    return [
+        [
+            report.dataset,
+            report.split,
+            ", ".join(claims),
+            ", ".join(hashes),
+        ]
+    ]
 
 
 def _systems(report: Report) -> list[Row]:
     rows: list[Row] = []
     for system in report.systems.values():
-        parts = ", ".join(system.parts) or "none"
-        texts = [system.claims, system.sources, system.style]
-        rows.append([_name(system), system.model, *texts, parts, _text(system.settings)])
+        rows.append(
+            [
+                _name(system),
+                system.model,
+                system.claims,
+                system.sources,
+                system.style,
+                ", ".join(system.parts) or "none",
+                _text(system.settings),
+            ]
+        )
     return rows
 
 
@@ -198,14 +236,22 @@ def _prompts(report: Report) -> list[Row]:
     for name, stage in _stages(report):
         for key, prompt in stage.settings.items():
             if isinstance(prompt, Mapping) and "sha256" in prompt:
-                origin = map(prompt.get, ("name", "version", "sha256"))
-                rows.append([name, f"{stage.name}: {key}", *origin])
+                rows.append(
+                    [
+                        name,
+                        f"{stage.name}: {key}",
+                        prompt.get("name"),
+                        prompt.get("version"),
+                        prompt.get("sha256"),
+                    ]
+                )
     return rows + _unrecorded(report, 3)
 
 
 def _unrecorded(report: Report, columns: int) -> list[Row]:
     """List stages and texts that may come from a language model with unrecorded settings."""
-    return [[*entry, *[None] * columns] for entry in _unrecorded_names(report)]
+    gaps = [None] * columns
+    return [[*entry, *gaps] for entry in _unrecorded_names(report)]
 
 
 def _unrecorded_names(report: Report) -> Iterator[tuple[str, str]]:
@@ -229,9 +275,12 @@ def _decoding(report: Report) -> list[Row]:
     rows: list[Row] = []
     for name, stage in _stages(report):
         llm = stage.settings.get("llm")
-        if isinstance(llm, Mapping):
-            cells = [_setting_text(llm[key]) if key in llm else None for key in _DECODING]
-            rows.append([name, stage.name, *cells])
+        if not isinstance(llm, Mapping):
+            continue
+        row: Row = [name, stage.name]
+        for key in _DECODING:
+            row.append(_setting_text(llm[key]) if key in llm else None)
+        rows.append(row)
     return rows + _unrecorded(report, len(_DECODING))
 
 
@@ -242,11 +291,12 @@ def _setting_text(value: Any) -> Cell:
 def _seeds(report: Report) -> list[Row]:
     seeds: dict[str, Any] = {}
     bootstrap = set()
-    for s in report.scored:
-        if s.intervals is not None:
-            bootstrap.add(s.intervals.seed)
+    for system in report.scored:
+        if system.intervals is not None:
+            bootstrap.add(system.intervals.seed)
     if bootstrap:
-        seeds["bootstrap of intervals"] = ", ".join(map(str, sorted(bootstrap)))
+        in_order = map(str, sorted(bootstrap))
+        seeds["bootstrap of intervals"] = ", ".join(in_order)
     for test in report.tests:
         seeds["permutations and bootstrap of tests"] = test.seed
     if report.training is not None:
@@ -256,10 +306,11 @@ def _seeds(report: Report) -> list[Row]:
             seeds[f"{name}, {stage.name}"] = stage.settings["seed"]
     for name, unrecorded in _unrecorded_names(report):
         seeds[f"{name}, {unrecorded}"] = None
-    found: list[Row] = []
+    rows: list[Row] = []
     for label, seed in seeds.items():
-        found.append([label, None if seed is None else str(seed)])
-    return found
+        seed_text = None if seed is None else str(seed)
+        rows.append([label, seed_text])
+    return rows
 
 
 def _training_seeds(training: TrainingReport) -> dict[str, Any]:
@@ -277,19 +328,26 @@ def _training(report: Report) -> list[Row]:
     rows: list[Row] = [["chosen", f"epoch {report.training.chosen_epoch}"]]
     settings = _flat(report.training.settings)
     if not settings:
-        return [*rows, ["settings", None]]
-    return rows + [[key, _setting_text(value)] for key, value in settings.items()]
+        rows.append(["settings", None])
+    for key, value in settings.items():
+        rows.append([key, _setting_text(value)])
+    return rows
 
 
 def _choices(report: Report) -> list[Row]:
     rows: list[Row] = []
     for system in report.systems.values():
         for choice in system.choices:
-            settings = settings_text(choice.settings)
-            rule = RULES.get(choice.rule, "the best")
-            compared = choice.compared or len(choice.tried) or None
-            on = f"{choice.claims} claims of {choice.split}"
-            rows.append([_name(system), choice.what, settings, rule, compared, on])
+            rows.append(
+                [
+                    _name(system),
+                    choice.what,
+                    settings_text(choice.settings),
+                    RULES.get(choice.rule, "the best"),
+                    choice.compared or len(choice.tried) or None,
+                    f"{choice.claims} claims of {choice.split}",
+                ]
+            )
     return rows
 
 
@@ -297,13 +355,26 @@ def _statistics(report: Report) -> list[Row]:
     rows: list[Row] = []
     bounded = [system.intervals for system in report.scored if system.intervals is not None]
     if bounded:
-        by = f"{bounded[0].papers} papers"
-        draws = bounded[0].repeats
-        rows.append(["percentile bootstrap, 95 %", "macro, languages", by, "none", draws])
+        first = bounded[0]
+        rows.append(
+            [
+                "percentile bootstrap, 95 %",
+                "macro, languages",
+                f"{first.papers} papers",
+                "none",
+                first.repeats,
+            ]
+        )
     for test in report.tests:
-        by = f"{test.groups} papers of {test.claims} claims"
-        holm = f"Holm over {len(test.comparisons)} at {test.alpha:g}"
-        rows.append([f"paired randomisation: {test.family}", test.average, by, holm, test.repeats])
+        rows.append(
+            [
+                f"paired randomisation: {test.family}",
+                test.average,
+                f"{test.groups} papers of {test.claims} claims",
+                f"Holm over {len(test.comparisons)} at {test.alpha:g}",
+                test.repeats,
+            ]
+        )
     return rows or [["intervals and tests", None, None, None, None]]
 
 
@@ -320,10 +391,14 @@ def _energy(report: Report) -> list[Row]:
     """List the energy of systems and stages; a single row without it if no cost has it."""
     rows: list[Row] = []
     for system in report.systems.values():
-        costs = [("all", system.cost), *((stage.name, stage.cost) for stage in system.stages)]
-        for stage, cost in costs:
-            if cost is not None and cost.joules is not None:
-                rows.append([_name(system), stage, f"{cost.joules / 1000:.2f}"])
+        costs = [("all", system.cost)]
+        for stage in system.stages:
+            costs.append((stage.name, stage.cost))
+        for part, cost in costs:
+            if cost is None or cost.joules is None:
+                continue
+            kilojoules = cost.joules / 1000
+            rows.append([_name(system), part, f"{kilojoules:.2f}"])
     return rows or [["all", "all", None]]
 
 
@@ -339,8 +414,8 @@ def _hardware(report: Report) -> list[Row]:
 
 def _software(report: Report) -> list[Row]:
     origin = report.provenance
-    versions = ", ".join(f"{name} {version}" for name, version in origin.versions.items())
-    return [[origin.program, origin.git, versions]]
+    versions = [f"{name} {version}" for name, version in origin.versions.items()]
+    return [[origin.program, origin.git, ", ".join(versions)]]
 
 
 def _flat(settings: Mapping[str, Any], front: str = "") -> dict[str, Any]:
@@ -354,25 +429,75 @@ def _flat(settings: Mapping[str, Any], front: str = "") -> dict[str, Any]:
 
 
 def _text(settings: Mapping[str, Any]) -> str:
-    return "; ".join(f"{key} {_setting_text(value)}" for key, value in _flat(settings).items())
+    flat = _flat(settings)
+    return "; ".join(f"{key} {_setting_text(value)}" for key, value in flat.items())
 
 
 _NO_LLM = "No stage calls a language model, and none made a text."
 _COST = "|".join(COST_COLUMNS)
 _OF_LLM = "|".join(("system", "stage", *_DECODING))
 _SECTIONS = (
-    _Section("Data", 2, "data set|split|scored claims|SHA-256", _data),
-    _Section("Systems", 1, "system|model|claims|sources|style|parts|settings", _systems, "None."),
-    _Section("Prompts", 2, "system|of|prompt|version|SHA-256", _prompts, _NO_LLM),
-    _Section("Decoding of language models", 2, _OF_LLM, _decoding, _NO_LLM),
-    _Section("Seeds", 1, "of|seed", _seeds, "Nothing was drawn at random."),
-    _Section("Training", 1, "setting|value", _training, "Nothing was trained here."),
     _Section(
-        *("Settings that were chosen", 2, "system|what|chosen|rule|compared|on", _choices),
-        "Nothing was chosen.",
+        "Data",
+        labels=2,
+        columns="data set|split|scored claims|SHA-256",
+        rows=_data,
     ),
-    _Section("Statistics", 1, "what|average|by|correction|draws", _statistics),
-    _Section("Cost", 2, f"system|stage|{_COST}", _costs, "No system."),
+    _Section(
+        "Systems",
+        labels=1,
+        columns="system|model|claims|sources|style|parts|settings",
+        rows=_systems,
+        none="None.",
+    ),
+    _Section(
+        "Prompts",
+        labels=2,
+        columns="system|of|prompt|version|SHA-256",
+        rows=_prompts,
+        none=_NO_LLM,
+    ),
+    _Section(
+        "Decoding of language models",
+        labels=2,
+        columns=_OF_LLM,
+        rows=_decoding,
+        none=_NO_LLM,
+    ),
+    _Section(
+        "Seeds",
+        labels=1,
+        columns="of|seed",
+        rows=_seeds,
+        none="Nothing was drawn at random.",
+    ),
+    _Section(
+        "Training",
+        labels=1,
+        columns="setting|value",
+        rows=_training,
+        none="Nothing was trained here.",
+    ),
+    _Section(
+        "Settings that were chosen",
+        labels=2,
+        columns="system|what|chosen|rule|compared|on",
+        rows=_choices,
+        none="Nothing was chosen.",
+    ),
+    _Section(
+        "Statistics",
+        labels=1,
+        columns="what|average|by|correction|draws",
+        rows=_statistics,
+    ),
+    _Section(
+        "Cost",
+        labels=2,
+        columns=f"system|stage|{_COST}",
+        rows=_costs,
+        none="No system.",
+    ),
     _Section("Energy", 2, "system|stage|kJ", _energy),
     _Section("Hardware", 0, "processor|cores|memory|GPUs", _hardware),
     _Section("Software", 0, "program|commit|versions", _software),

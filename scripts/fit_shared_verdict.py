@@ -54,14 +54,17 @@ from claim2source.text import Rendering
 Drawn = TypeVar("Drawn")
 PROGRAM = "scripts/fit_shared_verdict.py"
 # Posts of a collection, and posts of other ones.
-POSTS, OTHERS = 300, 120
+POSTS = 300
+OTHERS = 120
 DESIGN = Design((LEXICAL, DENSE), shape=True)
 PENALTY = 3.0
 # Probability from which a paper counts as found, and the largest share of posts about other things
 # or without their papers that may reach it.
-SURE, MOST_WRONG = 0.9, 0.01
+SURE = 0.9
+MOST_WRONG = 0.01
 # Largest difference of a tenth, and how many tenths must be good for an encoder to ship.
-GAP, GOOD = 0.1, 8
+GAP = 0.1
+GOOD = 8
 SEED = 13
 
 
@@ -80,14 +83,47 @@ class Collection:
 
 
 COLLECTIONS = (
-    Collection("demo", 418, 418, 418, ("ct25", "preprints", "papertweets", "tweets-factchecks")),
-    Collection("ct25", 600, 170, 100, ("demo", "papertweets", "tweets-factchecks")),
-    Collection("preprints", 600, 100, 60, ("demo", "papertweets", "tweets-factchecks")),
-    Collection("papertweets", 600, 220, 100, ("demo", "ct25", "preprints", "tweets-factchecks")),
-    Collection("tweets-factchecks", 1500, 350, 100, ("demo", "preprints", "papertweets")),
+    Collection(
+        "demo",
+        papers=418,
+        train=418,
+        dev=418,
+        others=("ct25", "preprints", "papertweets", "tweets-factchecks"),
+    ),
+    Collection(
+        "ct25",
+        papers=600,
+        train=170,
+        dev=100,
+        others=("demo", "papertweets", "tweets-factchecks"),
+    ),
+    Collection(
+        "preprints",
+        papers=600,
+        train=100,
+        dev=60,
+        others=("demo", "papertweets", "tweets-factchecks"),
+    ),
+    Collection(
+        "papertweets",
+        papers=600,
+        train=220,
+        dev=100,
+        others=("demo", "ct25", "preprints", "tweets-factchecks"),
+    ),
+    Collection(
+        "tweets-factchecks",
+        papers=1500,
+        train=350,
+        dev=100,
+        others=("demo", "preprints", "papertweets"),
+    ),
 )
 # Encoders that may ship, and the languages of posts: an English one gets translations.
-ENCODERS = {MULTILINGUAL: ("en", "de", "fr"), ModelConfig().name: ("en",)}
+ENCODERS = {
+    MULTILINGUAL: ("en", "de", "fr"),
+    ModelConfig().name: ("en",),
+}
 
 
 @dataclass(frozen=True)
@@ -127,25 +163,36 @@ class Asked:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure every encoder, and write those that are good enough."""
-    config = read_config(FitConfig, argv, program=PROGRAM, description=__doc__ or "")
+    config = read_config(
+        FitConfig,
+        argv,
+        program=PROGRAM,
+        description=__doc__ or "",
+    )
     train = load_collections("train")
     tested = train
     if config.split != "train":
         tested = load_collections(config.split)
+
     models = []
     for encoder in config.encoders or ENCODERS:
         asked = ask_all(config, encoder, train)
         measured_on = asked if tested is train else ask_all(config, encoder, tested)
         left_out = [measure(name, asked, measured_on) for name in asked]
-        say(render([f"{encoder}, posts of {config.split}:", collection_table(left_out)]))
+        title = f"{encoder}, posts of {config.split}:"
+        say(render([title, collection_table(left_out)]))
         for collection in left_out:
-            say(render([f"{collection.name}:", tenth_table(collection.tenths)]))
+            table = tenth_table(collection.tenths)
+            say(render([f"{collection.name}:", table]))
         if all(is_good(collection) for collection in left_out):
             models.append(to_ship(config, encoder, asked, left_out))
         else:
             say(f"{encoder}: does not ship")
+
     if config.out is not None:
-        write_text(config.out, json.dumps(asdict(SharedModels(tuple(models))), indent=1) + "\n")
+        fitted = asdict(SharedModels(tuple(models)))
+        text = json.dumps(fitted, indent=1)
+        write_text(config.out, text + "\n")
 
 
 def load_collections(split: str) -> dict[str, Dataset]:
@@ -153,13 +200,18 @@ def load_collections(split: str) -> dict[str, Dataset]:
     return {collection.name: load(collection.name, split) for collection in COLLECTIONS}
 
 
-def ask_all(config: FitConfig, encoder: str, datasets: Mapping[str, Dataset]) -> dict[str, Asked]:
+def ask_all(
+    config: FitConfig,
+    encoder: str,
+    datasets: Mapping[str, Dataset],
+) -> dict[str, Asked]:
     """Search the indexes of all collections; make missing ones first."""
     asked = {}
     for collection in COLLECTIONS:
         engine = open_collection(config.work, encoder, collection)
-        asked[collection.name] = ask(engine, collection, datasets)
-        say(f"{encoder}: {collection.name}: {asked[collection.name].posts} posts")
+        answers = ask(engine, collection, datasets)
+        asked[collection.name] = answers
+        say(f"{encoder}: {collection.name}: {answers.posts} posts")
     return asked
 
 
@@ -184,12 +236,16 @@ def open_collection(work: Path, encoder: str, collection: Collection) -> Engine:
 def part_of(collection: Collection) -> list[Source]:
     """Draw gold papers of train and of dev, and papers that are not a gold of any post."""
     rng = np.random.default_rng(SEED)
-    train, dev = load(collection.name, "train"), load(collection.name, "dev")
-    kept = set(drawn(sorted(train.golds), collection.train, rng))
+    train = load(collection.name, "train")
+    dev = load(collection.name, "dev")
+    train_golds = drawn(sorted(train.golds), collection.train, rng)
+    kept = set(train_golds)
     golds = train.golds | dev.golds
     rest = [source.id for source in train.sources if source.id not in golds]
-    kept.update(drawn(sorted(dev.golds), collection.dev, rng))
-    kept.update(drawn(rest, collection.papers - len(kept), rng))
+    dev_golds = drawn(sorted(dev.golds), collection.dev, rng)
+    kept.update(dev_golds)
+    missing = collection.papers - len(kept)
+    kept.update(drawn(rest, missing, rng))
     return [source for source in train.sources if source.id in kept]
 
 
@@ -197,24 +253,38 @@ def drawn(values: Sequence[Drawn], count: int, rng: np.random.Generator) -> list
     """Draw some of the values and keep their order."""
     if len(values) <= count:
         return list(values)
-    rows = rng.choice(len(values), max(0, count), replace=False)
+    size = max(0, count)
+    rows = rng.choice(len(values), size, replace=False)
     return [values[row] for row in sorted(rows)]
 
 
-def ask(engine: Engine, collection: Collection, datasets: Mapping[str, Dataset]) -> Asked:
+def ask(
+    engine: Engine,
+    collection: Collection,
+    datasets: Mapping[str, Dataset],
+) -> Asked:
     """Search an index for its own posts, with and without their papers, and for other posts."""
     rng = np.random.default_rng(SEED)
     dataset = datasets[collection.name]
-    indexed = engine.stamps(sorted(dataset.golds))
-    known = [c for c in dataset.claims if c.golds and indexed.keys() >= set(c.golds)]
+    indexed = engine.stamps(sorted(dataset.golds)).keys()
+    known: list[Claim] = []
+    for claim in dataset.claims:
+        if claim.golds and indexed >= set(claim.golds):
+            known.append(claim)
     claims = drawn(readable(engine, known), POSTS, rng)
-    others = []
+
+    others: list[Claim] = []
     for name in collection.others:
+        count = OTHERS // len(collection.others)
         readable_posts = readable(engine, datasets[name].claims)
-        for claim in drawn(readable_posts, OTHERS // len(collection.others), rng):
-            others.append(replace(claim, id=f"{name} {claim.id}", golds=()))
-    questions = ask_index(engine, dataset.with_claims(claims), SEED, others)
-    return Asked(collection, questions, engine.stats().papers)
+        for claim in drawn(readable_posts, count, rng):
+            new_id = f"{name} {claim.id}"
+            others.append(replace(claim, id=new_id, golds=()))
+
+    own = dataset.with_claims(claims)
+    questions = ask_index(engine, own, SEED, others)
+    papers = engine.stats().papers
+    return Asked(collection, questions, papers)
 
 
 def readable(engine: Engine, claims: Sequence[Claim]) -> list[Claim]:
@@ -230,40 +300,59 @@ def readable(engine: Engine, claims: Sequence[Claim]) -> list[Claim]:
 
 def fit_all(asked: Sequence[Asked]) -> AbstainModel:
     """Fit a model on the answers for collections; a post without its paper counts as absent."""
-    features, present = [], []
+    features = []
+    present = []
     for part in asked:
         judged = np.isfinite(part.features).all(axis=1)
         features.append(part.features[judged])
         present.append(part.questions.present[judged])
-    model = fit(DESIGN, np.concatenate(features), np.concatenate(present), PENALTY)
-    return replace(model, shared=True, threshold=NOT_HERE, sure=SURE)
+    all_features = np.concatenate(features)
+    all_present = np.concatenate(present)
+    model = fit(DESIGN, all_features, all_present, PENALTY)
+    return replace(
+        model,
+        shared=True,
+        threshold=NOT_HERE,
+        sure=SURE,
+    )
 
 
-def measure(name: str, asked: Mapping[str, Asked], tested: Mapping[str, Asked]) -> LeftOut:
+def measure(
+    name: str,
+    asked: Mapping[str, Asked],
+    tested: Mapping[str, Asked],
+) -> LeftOut:
     """Measure the model that was fitted on the other collections on this one."""
     others = [part for key, part in asked.items() if key != name]
     model = fit_all(others)
     part = tested[name]
-    questions = part.questions
-    shares = model.probabilities(part.features)
-    judged = np.isfinite(shares)
-    shares, present = shares[judged], questions.present[judged]
-    tenths = reliability_tenths(shares, present, questions.right[judged])
+    all_shares = model.probabilities(part.features)
+    judged = np.isfinite(all_shares)
+    shares = all_shares[judged]
+    present = part.questions.present[judged]
+    right = part.questions.right[judged]
+
+    tenths = reliability_tenths(shares, present, right)
     found = shares >= model.sure
+    wrong_share = found[~present].mean()
+    found_share = found[present].mean()
     return LeftOut(
         name,
         part.posts,
         part.papers,
         tenths,
         good=sum(is_close(tenth) for tenth in tenths),
-        wrong=round(float(found[~present].mean()), 4),
-        found=round(float(found[present].mean()), 4),
+        wrong=round(float(wrong_share), 4),
+        found=round(float(found_share), 4),
     )
 
 
 def is_close(tenth: Tenth) -> bool:
     """Whether a tenth is within `GAP` of the share of posts with a paper, or in its interval."""
-    if not tenth.answers or abs(tenth.here / tenth.answers - tenth.share) <= GAP:
+    if not tenth.answers:
+        return True
+    share_here = tenth.here / tenth.answers
+    if abs(share_here - tenth.share) <= GAP:
         return True
     low, high = interval(tenth)
     return low <= tenth.share <= high
@@ -271,7 +360,8 @@ def is_close(tenth: Tenth) -> bool:
 
 def interval(tenth: Tenth) -> tuple[float, float]:
     """Return the 95 % interval (Clopper and Pearson's) of the share of posts with a paper."""
-    bounds = stats.binomtest(tenth.here, tenth.answers).proportion_ci()
+    test = stats.binomtest(tenth.here, tenth.answers)
+    bounds = test.proportion_ci()
     return float(bounds.low), float(bounds.high)
 
 
@@ -281,7 +371,10 @@ def is_good(collection: LeftOut) -> bool:
 
 
 def to_ship(
-    config: FitConfig, encoder: str, asked: Mapping[str, Asked], left_out: Sequence[LeftOut]
+    config: FitConfig,
+    encoder: str,
+    asked: Mapping[str, Asked],
+    left_out: Sequence[LeftOut],
 ) -> SharedModel:
     """Fit the model on all collections; its tenths are those of the left-out collections."""
     parts = list(asked.values())
@@ -293,9 +386,15 @@ def to_ship(
         fitted=f"{posts} posts of {names}; measured on each with a fit to the others",
         tenths=summed([collection.tenths for collection in left_out]),
     )
-    manifest = open_collection(config.work, encoder, COLLECTIONS[0]).manifest
-    language = manifest.bm25.language
-    return SharedModel(encoder, manifest.model_hash, language, tuple(left_out), model)
+    engine = open_collection(config.work, encoder, COLLECTIONS[0])
+    manifest = engine.manifest
+    return SharedModel(
+        encoder,
+        manifest.model_hash,
+        manifest.bm25.language,
+        tuple(left_out),
+        model,
+    )
 
 
 def summed(parts: Sequence[Sequence[Tenth]]) -> tuple[Tenth, ...]:
@@ -304,8 +403,10 @@ def summed(parts: Sequence[Sequence[Tenth]]) -> tuple[Tenth, ...]:
     for same in zip(*parts, strict=True):
         answers = sum(tenth.answers for tenth in same)
         expected = sum(tenth.answers * tenth.share for tenth in same)
-        here, first = sum(tenth.here for tenth in same), sum(tenth.first for tenth in same)
-        tenths.append(Tenth(answers, expected / max(1, answers), here, first))
+        share = expected / max(1, answers)
+        here = sum(tenth.here for tenth in same)
+        first = sum(tenth.first for tenth in same)
+        tenths.append(Tenth(answers, share, here, first))
     return tuple(tenths)
 
 
@@ -313,23 +414,55 @@ def collection_table(collections: Sequence[LeftOut]) -> TextTable:
     """Tabulate collections, each measured with a fit on the others."""
     rows: list[list[Cell]] = []
     for one in collections:
-        rows.append([one.name, one.papers, one.posts, one.good, one.wrong, one.found])
-    columns = ["left out", "papers", "posts", "good tenths", "wrongly found", "found"]
-    return TextTable(columns, rows, numeric=[False, *[True] * 5])
+        rows.append(
+            [
+                one.name,
+                one.papers,
+                one.posts,
+                one.good,
+                one.wrong,
+                one.found,
+            ]
+        )
+    columns = [
+        "left out",
+        "papers",
+        "posts",
+        "good tenths",
+        "wrongly found",
+        "found",
+    ]
+    numeric = [False, *[True] * 5]
+    return TextTable(columns, rows, numeric=numeric)
 
 
 def tenth_table(tenths: Sequence[Tenth]) -> TextTable:
     """Tabulate tenths with their intervals."""
     rows: list[list[Cell]] = []
     for number, tenth in enumerate(tenths):
-        if tenth.answers:
-            low, high = interval(tenth)
-            share = tenth.here / tenth.answers
-            mark = "" if is_close(tenth) else "off"
-            bounds = f"{low:.2f} to {high:.2f}"
-            rows.append([number / 10, tenth.answers, tenth.share, share, bounds, mark])
-    columns = ["from", "answers", "mean", "paper there", "95 %", ""]
-    return TextTable(columns, rows, numeric=[True] * 4 + [False] * 2)
+        if not tenth.answers:
+            continue
+        low, high = interval(tenth)
+        rows.append(
+            [
+                number / 10,
+                tenth.answers,
+                tenth.share,
+                tenth.here / tenth.answers,
+                f"{low:.2f} to {high:.2f}",
+                "" if is_close(tenth) else "off",
+            ]
+        )
+    columns = [
+        "from",
+        "answers",
+        "mean",
+        "paper there",
+        "95 %",
+        "",
+    ]
+    numeric = [True] * 4 + [False] * 2
+    return TextTable(columns, rows, numeric=numeric)
 
 
 if __name__ == "__main__":

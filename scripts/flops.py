@@ -38,18 +38,27 @@ class ModelShape:
     def of(cls, model: torch.nn.Module) -> ModelShape:
         """Read the shape of a transformers model, with or without peft's adapters."""
         layers = linear_layers(model)
-        adapters = count_weights(layer for name, layer in layers.items() if ".lora_" in name)
+        adapter_layers = [layer for name, layer in layers.items() if ".lora_" in name]
+        adapters = count_weights(adapter_layers)
         linear = count_weights(layers.values()) - adapters
         config: Any = model.config
-        size = getattr(config, "head_dim", None) or (
-            config.hidden_size // config.num_attention_heads
+        heads = config.num_attention_heads
+        size = getattr(config, "head_dim", None)
+        if not size:
+            size = config.hidden_size // heads
+        return cls(
+            linear=linear,
+            adapters=adapters,
+            layers=config.num_hidden_layers,
+            width=heads * size,
         )
-        return cls(linear, adapters, config.num_hidden_layers, config.num_attention_heads * size)
 
     @classmethod
     def planned(cls, model: torch.nn.Module, recipe: RetrieverRecipe) -> ModelShape:
         """Read the shape of a model with the adapters that the recipe will add."""
-        return replace(cls.of(model), adapters=adapter_weights(model, recipe))
+        shape = cls.of(model)
+        adapters = adapter_weights(model, recipe)
+        return replace(shape, adapters=adapters)
 
     def forward(self, lengths: Sequence[int]) -> float:
         """Count the FLOPs of a forward pass over texts of these lengths in tokens.
@@ -57,8 +66,10 @@ class ModelShape:
         2 per weight and token, and 4 * layers * width * length^2 for a text's attention
         (queries by keys, then weights by values). Padding, norms and softmax are not counted.
         """
-        weights = 2 * (self.linear + self.adapters) * sum(lengths)
-        return float(weights + self._attention(lengths))
+        tokens = sum(lengths)
+        weights = 2 * (self.linear + self.adapters) * tokens
+        attention = self._attention(lengths)
+        return float(weights + attention)
 
     def training(self, lengths: Sequence[int], tuning: Tuning) -> float:
         """Count the FLOPs of a training step: forward pass, gradients of inputs and weights.
@@ -71,7 +82,9 @@ class ModelShape:
             return 3 * self.forward(lengths)
         tokens = sum(lengths)
         weights = (4 * self.linear + 6 * self.adapters) * tokens
-        return float(weights + 3 * self._attention(lengths))
+        attention = self._attention(lengths)
+        return float(weights + 3 * attention)
 
     def _attention(self, lengths: Sequence[int]) -> int:
-        return 4 * self.layers * self.width * sum(length**2 for length in lengths)
+        pairs = sum(length**2 for length in lengths)
+        return 4 * self.layers * self.width * pairs

@@ -28,7 +28,13 @@ from claim2source.models.local import ModelOptions, with_local_models
 from claim2source.systems.read import read_systems, shipped_files
 from claim2source.systems.system import RunSettings
 
-_COLUMNS = ("stage", "model", "requests", "thousand tokens", "hours")
+_COLUMNS = (
+    "stage",
+    "model",
+    "requests",
+    "thousand tokens",
+    "hours",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +63,14 @@ class StagePlanConfig(ModelOptions):
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the plan."""
-    config = read_config(StagePlanConfig, argv, program="scripts/plan.py", description=__doc__)
-    say(plan_stages(config))
+    config = read_config(
+        StagePlanConfig,
+        argv,
+        program="scripts/plan.py",
+        description=__doc__,
+    )
+    plan = plan_stages(config)
+    say(plan)
 
 
 @with_local_models
@@ -66,18 +78,26 @@ def plan_stages(config: StagePlanConfig) -> str:
     """Run systems on a few claims, and scale the requests of their stages. Raises `UserError`."""
     systems = read_systems(config.systems, shipped_files(), config.llm)
     unknown = [name for name in config.only if name not in systems]
-    require(not unknown, "only", unknown, f"some of {', '.join(systems)}")
+    names = ", ".join(systems)
+    require(not unknown, "only", unknown, f"some of {names}")
     if config.only:
         systems = {name: systems[name] for name in config.only}
+
     dataset = load(config.dataset, config.split)
-    count = min(config.claims, len(dataset.claims))
-    drawn = random.Random(0).sample(range(len(dataset.claims)), count)
+    total = len(dataset.claims)
+    count = min(config.claims, total)
+    drawn = random.Random(0).sample(range(total), count)
     some = dataset.with_claims(dataset.claims[number] for number in sorted(drawn))
-    settings = RunSettings(config.dataset, store=Store(config.store), device=config.device)
+    settings = RunSettings(
+        config.dataset,
+        store=Store(config.store),
+        device=config.device,
+    )
     report = evaluate_systems(systems, some, settings=settings, repeats=0)
     for failed in report.not_run:
         raise UserError(f"{failed.system} did not run: {failed.reason}")
-    return render(_parts(report, count, len(dataset.claims)))
+    parts = _parts(report, count, total)
+    return render(parts)
 
 
 def _parts(report: Report, measured: int, claims: int) -> list[Part]:
@@ -91,23 +111,31 @@ def _parts(report: Report, measured: int, claims: int) -> list[Part]:
             if not asked:
                 continue
             replies = sum(asked.values())
-            tokens = f"{stage.cost.tokens * scale / 1000:,.1f}"
+            thousand_tokens = stage.cost.tokens * scale / 1000
             own = _hours(stage, replies, scale)
             known &= own is not None
             hours += own or 0.0
-            models = ", ".join(asked)
-            requests = f"{replies * scale:,.0f}"
-            text = None if own is None else f"{own:,.2f}"
-            rows.append([f"{name}: {stage.name}", models, requests, tokens, text])
+            rows.append(
+                [
+                    f"{name}: {stage.name}",
+                    ", ".join(asked),
+                    f"{replies * scale:,.0f}",
+                    f"{thousand_tokens:,.1f}",
+                    None if own is None else f"{own:,.2f}",
+                ]
+            )
     if not rows:
         return ["No stage calls a language model."]
+
     total = f"{hours:,.2f} hours" if known else "hours are not known"
     note = f"{claims} claims: {total}, at the rate of the {measured} that ran here."
     if not known:
         note += (
             " A stage without hours had all answers in the store: name another --store to time it."
         )
-    return [TextTable(_COLUMNS, rows, numeric=[False, False, True, True, True]), note]
+    numeric = [False, False, True, True, True]
+    table = TextTable(_COLUMNS, rows, numeric=numeric)
+    return [table, note]
 
 
 def _asked(stage: StageReport) -> Mapping[str, int]:
@@ -117,7 +145,8 @@ def _asked(stage: StageReport) -> Mapping[str, int]:
         if isinstance(value, Mapping) and "replies" in value:
             values: Mapping[str, Any] = value
             model = str(values["model"])
-            asked[model] = asked.get(model, 0) + int(values["replies"])
+            before = asked.get(model, 0)
+            asked[model] = before + int(values["replies"])
     return asked
 
 
@@ -126,4 +155,5 @@ def _hours(stage: StageReport, replies: int, scale: float) -> float | None:
     fresh = replies - stage.cost.reused
     if fresh <= 0:
         return None
-    return stage.cost.seconds / fresh * replies * scale / 3600
+    seconds = stage.cost.seconds / fresh * replies * scale
+    return seconds / 3600

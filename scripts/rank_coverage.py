@@ -39,7 +39,16 @@ ORDERS: Mapping[str, tuple[float, ...]] = {
 _LANGUAGES = (0.7, 0.1, 0.2)  # shares of posts: most are English, as in the lab's data
 _MORE_POSTS = 0.35  # chance of one more post about a paper, and of one more again
 # Scores of ranks 1 to 5 and beyond, by what a system falls short of.
-_SCORES = np.array([1, 1 / 2, 1 / 3, 1 / 4, 1 / 5, 0])
+_SCORES = np.array(
+    [
+        1,
+        1 / 2,
+        1 / 3,
+        1 / 4,
+        1 / 5,
+        0,
+    ]
+)
 _STEPS = np.array([0.0, 0.4, 0.7, 0.9, 1.0])
 
 
@@ -86,12 +95,18 @@ def simulate(abilities: Sequence[float], papers: int, rng: np.random.Generator) 
     """Draw papers, posts about them, and what systems of these abilities score on the posts."""
     posts = rng.geometric(1 - _MORE_POSTS, papers)
     paper = np.repeat(np.arange(papers), posts)
-    languages = rng.choice(len(_LANGUAGES), size=len(paper), p=_LANGUAGES)
-    shape = (len(abilities), papers)
-    ease = rng.normal(size=papers) + rng.normal(size=shape)
-    noise = rng.normal(size=(len(abilities), len(paper)))
-    latent = np.array(abilities)[:, None] + ease[:, paper] + noise
-    scores = _SCORES[np.searchsorted(_STEPS, -latent)]
+    claims = len(paper)
+    languages = rng.choice(len(_LANGUAGES), size=claims, p=_LANGUAGES)
+
+    systems = len(abilities)
+    ease_for_all = rng.normal(size=papers)
+    ease_by_system = rng.normal(size=(systems, papers))
+    ease = ease_for_all + ease_by_system
+    noise = rng.normal(size=(systems, claims))
+    ability = np.array(abilities)[:, None]
+    latent = ability + ease[:, paper] + noise
+    steps = np.searchsorted(_STEPS, -latent)
+    scores = _SCORES[steps]
     return Sample(scores, paper, languages)
 
 
@@ -106,13 +121,21 @@ def covers(intervals: np.ndarray, ranks: np.ndarray) -> bool:
     """Whether every system's interval has all the ranks that it can have."""
     begins = intervals[:, 0] <= ranks[:, 0]
     ends = intervals[:, 1] >= ranks[:, 1]
-    return bool((begins & ends).all())
+    is_covered = begins & ends
+    return bool(is_covered.all())
 
 
 def intervals_by(sample: Sample, groups: np.ndarray, config: Config, seed: int) -> np.ndarray:
     """Return the intervals of ranks of a data set whose claims depend on each other by group."""
-    pairs = compare_pairs(sample.scores, groups, sample.languages, config.repeats, seed)
-    return rank_intervals(pairs.better(config.alpha))
+    pairs = compare_pairs(
+        sample.scores,
+        groups,
+        sample.languages,
+        config.repeats,
+        seed,
+    )
+    better = pairs.better(config.alpha)
+    return rank_intervals(better)
 
 
 def uncorrected_intervals(sample: Sample, config: Config, seed: int) -> np.ndarray:
@@ -120,11 +143,20 @@ def uncorrected_intervals(sample: Sample, config: Config, seed: int) -> np.ndarr
     size = len(sample.scores)
     first, second = np.triu_indices(size, 1)
     gaps = sample.scores[first] - sample.scores[second]
-    tests = paired_randomisations(gaps, sample.papers, sample.languages, config.repeats, seed)
+    tests = paired_randomisations(
+        gaps,
+        sample.papers,
+        sample.languages,
+        config.repeats,
+        seed,
+    )
+
     is_separated = tests.p_values <= config.alpha
+    is_first_better = tests.differences > 0
+    is_second_better = tests.differences < 0
     better = np.zeros((size, size), dtype=bool)
-    better[first, second] = is_separated & (tests.differences > 0)
-    better[second, first] = is_separated & (tests.differences < 0)
+    better[first, second] = is_separated & is_first_better
+    better[second, first] = is_separated & is_second_better
     return rank_intervals(better)
 
 
@@ -134,32 +166,64 @@ def measure(order: str, config: Config) -> Covered:
     ranks = true_ranks(abilities)
     rng = np.random.default_rng(config.seed)
     covered = np.zeros((config.draws, 3), dtype=bool)
-    width = 0.0
+    total_width = 0.0
     for draw in range(config.draws):
         sample = simulate(abilities, config.papers, rng)
         own = intervals_by(sample, sample.papers, config, draw)
-        by_claim = intervals_by(sample, np.arange(len(sample.papers)), config, draw)
+        each_claim = np.arange(len(sample.papers))
+        by_claim = intervals_by(sample, each_claim, config, draw)
         alone = uncorrected_intervals(sample, config, draw)
         covered[draw] = [covers(found, ranks) for found in (own, by_claim, alone)]
-        width += float((own[:, 1] - own[:, 0] + 1).mean())
-    shares = covered.mean(axis=0).tolist()
-    return Covered(order, shares[0], width / config.draws, shares[1], shares[2])
+        widths = own[:, 1] - own[:, 0] + 1
+        total_width += float(widths.mean())
+
+    coverage, coverage_by_claim, uncorrected = covered.mean(axis=0).tolist()
+    return Covered(
+        order=order,
+        coverage=coverage,
+        width=total_width / config.draws,
+        by_claim=coverage_by_claim,
+        uncorrected=uncorrected,
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure every order; print a table."""
     config = read_config(
-        Config, argv, program="scripts/rank_coverage.py", description=__doc__ or ""
+        Config,
+        argv,
+        program="scripts/rank_coverage.py",
+        description=__doc__ or "",
     )
     rows: list[list[Cell]] = []
     for order in ORDERS:
         found = measure(order, config)
-        shares = found.coverage, found.by_claim, found.uncorrected
-        coverage, by_claim, alone = (f"{100 * share:.1f} %" for share in shares)
-        rows.append([found.order, coverage, f"{found.width:.1f}", by_claim, alone])
-    columns = ["order of 8 systems", "covered", "ranks", "by post", "each pair alone"]
-    table = TextTable(columns, rows, numeric=[False, True, True, True, True])
-    say(render([f"{config.draws} draws of {config.papers} papers", table]))
+        rows.append(
+            [
+                found.order,
+                _percent(found.coverage),
+                f"{found.width:.1f}",
+                _percent(found.by_claim),
+                _percent(found.uncorrected),
+            ]
+        )
+
+    columns = [
+        "order of 8 systems",
+        "covered",
+        "ranks",
+        "by post",
+        "each pair alone",
+    ]
+    numeric = [False, True, True, True, True]
+    table = TextTable(columns, rows, numeric=numeric)
+    title = f"{config.draws} draws of {config.papers} papers"
+    say(render([title, table]))
+
+
+def _percent(share: float) -> str:
+    """Write a share in percent."""
+    return f"{100 * share:.1f} %"
 
 
 if __name__ == "__main__":

@@ -56,13 +56,25 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--repository", type=Path, default=Path(__file__).parents[1])
     parser.add_argument("--data", type=Path, help="default: the repository's ../shared/data")
-    parser.add_argument("--only", nargs="+", choices=CASES, metavar="NAME", help=", ".join(CASES))
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=CASES,
+        metavar="NAME",
+        help=", ".join(CASES),
+    )
     parser.add_argument("--overwrite", action="store_true", help="run finished cases again")
     parser.add_argument("--threads", type=int, default=2, help="threads of every program")
-    parser.add_argument("--compare", nargs=2, type=Path, metavar=("BEFORE", "AFTER"))
+    parser.add_argument(
+        "--compare",
+        nargs=2,
+        type=Path,
+        metavar=("BEFORE", "AFTER"),
+    )
     arguments = parser.parse_args()
     if arguments.compare:
-        return compare(arguments.compare[0], arguments.compare[1], arguments.only)
+        before, after = arguments.compare
+        return compare(before, after, arguments.only)
     if arguments.out is None:
         parser.error("--out or --compare is required")
     return take(arguments)
@@ -72,7 +84,8 @@ def take(arguments: argparse.Namespace) -> int:
     """Run the cases that are not done yet, and record their results; return 0."""
     out = arguments.out.resolve()
     repository = arguments.repository.resolve()
-    data = (arguments.data or repository / ".." / "shared" / "data").resolve()
+    shared_data = repository / ".." / "shared" / "data"
+    data = (arguments.data or shared_data).resolve()
     work = out / "work"
     environment = dict(os.environ)
     environment["PYTHONPATH"] = str(repository)
@@ -80,17 +93,24 @@ def take(arguments: argparse.Namespace) -> int:
     environment["OMP_NUM_THREADS"] = str(arguments.threads)
     environment["HF_HUB_OFFLINE"] = "1"
     environment["WANDB_MODE"] = "disabled"
-    folders = {"r": repository, "own": OWN, "data": data, "out": out}
-    folders["threads"] = arguments.threads
+    filled: dict[str, Any] = {
+        **TABLE["words"],
+        "r": repository,
+        "own": OWN,
+        "data": data,
+        "out": out,
+        "threads": arguments.threads,
+    }
     work.mkdir(parents=True, exist_ok=True)
     if arguments.overwrite and not arguments.only:
         shutil.rmtree(out / "store", ignore_errors=True)
     model = Answering(repository)
     with model.server as server:
-        filled = {**TABLE["words"], **folders, "llm": server.url}
+        filled["llm"] = server.url
         write_inputs(work, filled)
         for name in arguments.only or CASES:
-            if (out / name / "exit_code").is_file() and not arguments.overwrite:
+            is_done = (out / name / "exit_code").is_file()
+            if is_done and not arguments.overwrite:
                 print(f"{name}: done before", flush=True)
                 continue
             words = program_command(name, repository, filled)
@@ -118,7 +138,8 @@ def take_case(
     model.answers.clear()
     # A case that calls the model has its own store, without stored answers.
     asks = asks_model(words, work, model.server.url)
-    environment["CLAIM2SOURCE_STORE"] = str((case if asks else out) / "store")
+    store_folder = case if asks else out
+    environment["CLAIM2SOURCE_STORE"] = str(store_folder / "store")
     started = time.perf_counter()
     process = subprocess.run(
         [sys.executable, *words],
@@ -129,9 +150,11 @@ def take_case(
     )
     for file, text in (("stdout", process.stdout), ("stderr", process.stderr)):
         for key in ("out", "r", "own", "data", "llm"):
-            text = text.replace(str(filled[key]), f"@{key}@")
+            value = str(filled[key])
+            text = text.replace(value, f"@{key}@")
         (case / file).write_text(text, encoding="utf-8")
-    (case / "answers.jsonl").write_text("".join(sorted(model.answers)), "utf-8")
+    answers = "".join(sorted(model.answers))
+    (case / "answers.jsonl").write_text(answers, "utf-8")
     copy_results(work / name, case)
     (case / "exit_code").write_text(f"{process.returncode}\n")
     seconds = time.perf_counter() - started
@@ -162,10 +185,12 @@ def program_command(
     for word in words:
         if word.startswith(data):
             paths.append(filled["out"] / "work" / word)
-    exists = (repository / program).is_file() and all(path.exists() for path in paths)
-    if exists:
-        return [str(repository / program), *words]
-    return []
+    program_file = repository / program
+    if not program_file.is_file():
+        return []
+    if not all(path.exists() for path in paths):
+        return []
+    return [str(program_file), *words]
 
 
 def fill(text: str, filled: Mapping[str, Any]) -> str:
@@ -179,39 +204,50 @@ def fill(text: str, filled: Mapping[str, Any]) -> str:
 def write_inputs(work: Path, filled: Mapping[str, Any]) -> None:
     """Write the table's files and its slices of data."""
     for name, text in TABLE["files"].items():
-        (work / name).write_text(fill(text, filled), "utf-8")
+        filled_text = fill(text, filled)
+        (work / name).write_text(filled_text, "utf-8")
     for name, part in TABLE["slices"].items():
-        if (filled["data"] / part["of"]).is_dir():
-            write_slice(filled["data"] / part["of"], work / "slices" / name, part)
+        data = filled["data"] / part["of"]
+        if data.is_dir():
+            folder = work / "slices" / name
+            write_slice(data, folder, part)
 
 
 def write_slice(data: Path, folder: Path, part: Mapping[str, Any]) -> None:
     """Write the first claims of a data set, their sources, and others."""
-    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    qrels = folder / "qrels"
+    qrels.mkdir(parents=True, exist_ok=True)
     claims: set[str] = set()
     golds: set[str] = set()
     for split in ("train", "dev"):
-        lines = (data / "qrels" / f"{split}.tsv").read_text("utf-8").splitlines()
+        file = f"{split}.tsv"
+        lines = (data / "qrels" / file).read_text("utf-8").splitlines()
         lines = lines[: 1 + part[split]]
-        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n", "utf-8")
+        text = "\n".join(lines)
+        (qrels / file).write_text(text + "\n", "utf-8")
         for line in lines[1:]:
             claim, gold, *_ = line.split("\t")
             claims.add(claim)
             golds.add(gold)
     sources = read_jsonl(data / "corpus.jsonl")
     distractors = [row["_id"] for row in sources if row["_id"] not in golds]
-    source_ids = golds | set(distractors[: part["sources"] - len(golds)])
-    write_jsonl(folder / "corpus.jsonl", [row for row in sources if row["_id"] in source_ids])
-    posts = [row for row in read_jsonl(data / "queries.jsonl") if row["_id"] in claims]
+    count = part["sources"] - len(golds)
+    source_ids = golds | set(distractors[:count])
+    papers = [row for row in sources if row["_id"] in source_ids]
+    write_jsonl(folder / "corpus.jsonl", papers)
+    queries = read_jsonl(data / "queries.jsonl")
+    posts = [row for row in queries if row["_id"] in claims]
     write_jsonl(folder / "queries.jsonl", posts)
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    lines = path.read_text("utf-8").splitlines()
+    return [json.loads(line) for line in lines]
 
 
 def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    text = "".join(f"{json.dumps(row)}\n" for row in rows)
+    path.write_text(text, "utf-8")
 
 
 def copy_results(folder: Path, case: Path) -> None:
@@ -221,15 +257,18 @@ def copy_results(folder: Path, case: Path) -> None:
         name = path.relative_to(folder)
         listing[str(name)] = None
         if path.suffix == ".safetensors":
-            listing[str(name)] = hashlib.sha256(path.read_bytes()).hexdigest()
-        is_of_model = any((path.parent / file).exists() for file in MODEL)
+            digest = hashlib.sha256(path.read_bytes())
+            listing[str(name)] = digest.hexdigest()
+        parent = path.parent
+        is_of_model = any((parent / file).exists() for file in MODEL)
         if path.name == "report.json":
             is_of_model = False
         if path.suffix in KINDS and not is_of_model:
             copy = case / "files" / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
-    (case / "listing.json").write_text(json.dumps(listing, indent=1))
+    listing_text = json.dumps(listing, indent=1)
+    (case / "listing.json").write_text(listing_text)
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -253,8 +292,12 @@ class Answering:
 
     def reply(self, chat: Any) -> Any:
         reply = self.replied(chat)
-        row = {"asked": chat_texts(chat), "reply": getattr(reply, "text", reply)}
-        self.answers.add(json.dumps(row, sort_keys=True) + "\n")
+        row = {
+            "asked": chat_texts(chat),
+            "reply": getattr(reply, "text", reply),
+        }
+        line = json.dumps(row, sort_keys=True)
+        self.answers.add(line + "\n")
         return reply
 
     def replied(self, chat: Any) -> Any:
@@ -266,13 +309,14 @@ class Answering:
         ranks = []
         for *_, title in listed:
             ranks.append(draw(*texts.values(), title.strip()))
-        order = sorted(range(len(ranks)), key=lambda position: ranks[position])
+        positions = range(len(ranks))
+        order = sorted(positions, key=lambda position: ranks[position])
         if chat.choices:
-            if draw(*texts.values()) < 0.9:
-                letter = labels[order[0]]
-            else:
-                letter = chat.choices[-1]
-            top = {choice: -1.0 if choice == letter else -3.0 for choice in chat.choices}
+            is_first_chosen = draw(*texts.values()) < 0.9
+            letter = labels[order[0]] if is_first_chosen else chat.choices[-1]
+            top: dict[Any, float] = {}
+            for choice in chat.choices:
+                top[choice] = -1.0 if choice == letter else -3.0
             return self.reply_of(letter, logprobs=[(letter, -1.0, top)])
         if chat.schema is None:
             return rewritten(chat.system, texts)
@@ -287,7 +331,8 @@ class Answering:
             else:
                 low = kind.get("minimum", 0)
                 high = kind.get("maximum", 1)
-                replies[name] = low + round((high - low) * draw(*texts.values()))
+                share = draw(*texts.values())
+                replies[name] = low + round((high - low) * share)
         return json.dumps(replies)
 
 
@@ -297,11 +342,15 @@ def rewritten(system: str, texts: Mapping[str, str]) -> str:
     prompt = re.sub(r"<[^<>]*>", "", system)
     text = next(iter(texts.values()))
     if "text" in texts:  # to be translated
-        words = sorted(ENGLISH.split(), key=lambda word: draw(prompt, text, word))
-        details = " ".join(re.findall(r"[#@]\w+|\d+(?:[.,]\d+)* ?%?", text))
+        english = ENGLISH.split()
+        words = sorted(english, key=lambda word: draw(prompt, text, word))
+        kept = re.findall(r"[#@]\w+|\d+(?:[.,]\d+)* ?%?", text)
+        details = " ".join(kept)
         return f"They say the new study of {words[0]} found more {words[1]} {details}"
-    text = " ".join(re.sub(r"[#@]\w+", "", text).split())
-    return f"{text} {1000 * draw(prompt, text):.0f}"
+    untagged = re.sub(r"[#@]\w+", "", text)
+    text = " ".join(untagged.split())
+    number = 1000 * draw(prompt, text)
+    return f"{text} {number:.0f}"
 
 
 def chat_texts(chat: Any) -> dict[str, str]:
@@ -311,19 +360,23 @@ def chat_texts(chat: Any) -> dict[str, str]:
 
 def draw(*texts: str) -> float:
     """Return a number from 0 to 1 that depends only on the texts."""
-    return int(hashlib.sha256("\n".join(texts).encode()).hexdigest()[:8], 16) / 16**8
+    joined = "\n".join(texts).encode()
+    digits = hashlib.sha256(joined).hexdigest()[:8]
+    return int(digits, 16) / 16**8
 
 
 def facts_in(case: Path) -> Facts:
     """Flatten everything that a case recorded into values, by file or system, and by key."""
     listing = json.loads((case / "listing.json").read_text())
-    facts: Facts = {("exit code",): (case / "exit_code").read_text().strip()}
+    exit_code = (case / "exit_code").read_text()
+    facts: Facts = {("exit code",): exit_code.strip()}
     for file, sha256 in listing.items():
         if sha256:
             facts["weights", file] = sha256
         if case.name == "merge":
             facts["files", file] = "there"
-    for answer in (case / "answers.jsonl").read_text("utf-8").splitlines():
+    answers = (case / "answers.jsonl").read_text("utf-8")
+    for answer in answers.splitlines():
         facts["answers", answer] = "there"
     folder = case / "files"
     paths = files_below(folder)
@@ -331,14 +384,17 @@ def facts_in(case: Path) -> Facts:
     systems = systems_by_folder(paths)
     for path in paths:
         name = path.name
-        if path.parent.resolve() in systems:
-            name = f"{systems[path.parent.resolve()]} / {name}"
+        place = path.parent.resolve()
+        if place in systems:
+            name = f"{systems[place]} / {name}"
         elif times[name] > 1:
             name = str(path.relative_to(folder))
-        facts |= facts_in_file(name, path.suffix, path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        facts |= facts_in_file(name, path.suffix, text)
     printed = (case / "stdout").read_text("utf-8")
     if printed.startswith('{"post"'):
-        printed = f"[{','.join(printed.splitlines())}]"
+        answered = ",".join(printed.splitlines())
+        printed = f"[{answered}]"
     try:
         return facts | facts_in_file("stdout", ".json", printed)
     except ValueError:  # text, or nothing
@@ -355,7 +411,9 @@ def systems_by_folder(paths: list[Path]) -> dict[Path, str]:
         for name, system in report["systems"].items():
             runs = system.get("runs")
             if runs:
-                systems[(path.parent / runs).resolve()] = f"{name} {system.get('claims', '')}"
+                folder = (path.parent / runs).resolve()
+                claims = system.get("claims", "")
+                systems[folder] = f"{name} {claims}"
     return systems
 
 
@@ -363,13 +421,15 @@ def facts_in_file(name: str, kind: str, text: str) -> Facts:
     """Flatten a file: a run by claim, other rows by number, JSON and CSV by key."""
     if kind == ".trec":
         ranked: Facts = defaultdict(list)
-        for claim, _, source, _, score, _ in map(str.split, text.splitlines()):
+        ranked_lines = map(str.split, text.splitlines())
+        for claim, _, source, _, score, _ in ranked_lines:
             ranked[name, claim].append([source, float(score)])
         return ranked
     if kind == ".csv":
         return facts_in_csv(name, text)
     if kind == ".json":
-        return dict(leaves(json.loads(text), (name,)))
+        value = json.loads(text)
+        return dict(leaves(value, (name,)))
     rows: list[Any] = text.splitlines()
     if kind == ".jsonl":
         rows = [lean(json.loads(line)) for line in rows]
@@ -383,7 +443,8 @@ def facts_in_csv(name: str, text: str) -> Facts:
     """Flatten a table by row and column; of a training run's metrics only the losses."""
     prefix = "loss" if name.endswith("metrics.csv") else ""
     facts: Facts = {}
-    for number, row in enumerate(csv.DictReader(text.splitlines())):
+    rows = csv.DictReader(text.splitlines())
+    for number, row in enumerate(rows):
         for key, value in row.items():
             if key not in IGNORED and key.startswith(prefix):
                 facts[name, str(number), key] = number_or_text(value)
@@ -408,14 +469,22 @@ def leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...],
     elif isinstance(value, list):
         for number, inner in enumerate(value):
             yield from leaves(inner, (*path, str(number)))
-    elif isinstance(value, int | float) or isinstance(value, str) and not {*" /:"} & {*value}:
+    elif isinstance(value, int | float):
         yield path, value
+    elif isinstance(value, str):
+        is_word = not {*" /:"} & {*value}
+        if is_word:
+            yield path, value
 
 
 def lean(value: Any) -> Any:
     """Return a JSON value without ignored keys and empty texts, which a version may drop."""
     if isinstance(value, dict):
-        return {k: lean(item) for k, item in value.items() if k not in IGNORED and item != ""}
+        kept: dict[Any, Any] = {}
+        for key, item in value.items():
+            if key not in IGNORED and item != "":
+                kept[key] = lean(item)
+        return kept
     if isinstance(value, list):
         return [lean(inner) for inner in value]
     return value
@@ -425,9 +494,14 @@ def equal(a: Any, b: Any) -> bool:
     if isinstance(a, list) and isinstance(b, list):
         return len(a) == len(b) and all(map(equal, a, b))
     if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
+        if a.keys() != b.keys():
+            return False
+        return all(equal(a[key], b[key]) for key in a)
     if isinstance(a, int | float) and isinstance(b, int | float):
-        return a == b or abs(a - b) <= 1e-6 or (a != a and b != b)
+        if a == b or abs(a - b) <= 1e-6:
+            return True
+        are_both_nan = a != a and b != b
+        return are_both_nan
     return bool(a == b)
 
 
@@ -450,8 +524,9 @@ def compare(before: Path, after: Path, only: list[str] | None = None) -> int:
         old, new = map(facts_in, cases)
         lines = differences(name, old, new, before, after)
         shown = lines[:MAX_SHOWN]
-        if len(lines) > MAX_SHOWN:
-            shown.append(f"{name}: {len(lines) - MAX_SHOWN} more")
+        hidden = len(lines) - MAX_SHOWN
+        if hidden > 0:
+            shown.append(f"{name}: {hidden} more")
         added = len(new.keys() - old.keys())
         if added:
             shown.append(f"{name}: {added} values added, not counted")
@@ -464,16 +539,27 @@ def compare(before: Path, after: Path, only: list[str] | None = None) -> int:
     return int(wrong > 0 or not names)
 
 
-def differences(name: str, old: Facts, new: Facts, before: Path, after: Path) -> list[str]:
+def differences(
+    name: str,
+    old: Facts,
+    new: Facts,
+    before: Path,
+    after: Path,
+) -> list[str]:
     """List the values of a case that differ, a line each."""
     lines: list[str] = []
     for key, value in old.items():
         now = new.get(key, "absent")
         if equal(value, now):
             continue
-        if key[0] == "weights" and same_weights(before, after, Path("work", name, key[1])):
-            continue
-        lines.append(f"{name}: {' / '.join(key)}: {str(value)[:100]} -> {str(now)[:100]}")
+        if key[0] == "weights":
+            file = Path("work", name, key[1])
+            if same_weights(before, after, file):
+                continue
+        place = " / ".join(key)
+        then_text = str(value)[:100]
+        now_text = str(now)[:100]
+        lines.append(f"{name}: {place}: {then_text} -> {now_text}")
     return lines
 
 
@@ -483,19 +569,22 @@ def same_weights(before: Path, after: Path, file: Path) -> bool:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    if not (before / file).is_file() or not (after / file).is_file():
+    old_file = before / file
+    new_file = after / file
+    if not old_file.is_file() or not new_file.is_file():
         return False
     try:
-        old = load_file(before / file)
-        new = load_file(after / file)
+        old = load_file(old_file)
+        new = load_file(new_file)
     except (SafetensorError, TypeError, KeyError):  # a type that numpy lacks: compare hashes
         return False
     if old.keys() != new.keys():
         return False
-    for key in old:
-        if old[key].shape != new[key].shape:
+    for key, old_tensor in old.items():
+        new_tensor = new[key]
+        if old_tensor.shape != new_tensor.shape:
             return False
-        if not np.allclose(old[key], new[key], rtol=0, atol=1e-6):
+        if not np.allclose(old_tensor, new_tensor, rtol=0, atol=1e-6):
             return False
     return True
 

@@ -17,7 +17,8 @@ def whole_number(value: object, key: str, least: int = 1) -> int:
     """Return a count as an int. Raises `ConfigError` if it is not a whole number, or too small."""
     is_whole = isinstance(value, Integral) and not isinstance(value, bool)
     if not is_whole or int(value) < least:  # type: ignore[call-overload]
-        raise ConfigError(key, value, f"a whole number, {least} or more")
+        allowed = f"a whole number, {least} or more"
+        raise ConfigError(key, value, allowed)
     return int(value)  # type: ignore[call-overload, no-any-return]
 
 
@@ -29,13 +30,20 @@ def is_digits(text: str) -> bool:
 def require_path(value: object, key: str, allowed: str = A_PATH) -> None:
     """Raise `ConfigError` unless a value is a path."""
     if not isinstance(value, str | Path):
-        raise ConfigError(key, type(value).__name__, allowed)
+        name = type(value).__name__
+        raise ConfigError(key, name, allowed)
 
 
-def require_kind(value: object, kind: type | tuple[type, ...], name: str, wanted: str) -> None:
+def require_kind(
+    value: object,
+    kind: type | tuple[type, ...],
+    name: str,
+    wanted: str,
+) -> None:
     """Raise `InputError` unless a value has one of the types `kind`."""
     if not isinstance(value, kind):
-        raise InputError(name, reason=f"is {_a(value)}; wanted: {wanted}")
+        reason = f"is {_a(value)}; wanted: {wanted}"
+        raise InputError(name, reason=reason)
 
 
 def records(
@@ -49,18 +57,28 @@ def records(
     Raises `InputError` for a table, a mapping or a single record, and for an item of another type.
     """
     is_table = hasattr(values, "columns") or hasattr(values, "column_names")
-    is_one = isinstance(values, str | bytes | Mapping) or isinstance(values, kinds)
+    is_plain = isinstance(values, str | bytes | Mapping)
+    is_one = is_plain or isinstance(values, kinds)
     if is_table or is_one or not isinstance(values, Iterable):
-        raise InputError(name, reason=f"is {_a(values)}; wanted: {wanted}")
-    listed: Sequence[Kind] = values if isinstance(values, list | tuple) else list(values)
+        reason = f"is {_a(values)}; wanted: {wanted}"
+        raise InputError(name, reason=reason)
+
+    listed: Sequence[Kind]
+    if isinstance(values, list | tuple):
+        listed = values
+    else:
+        listed = list(values)
     for number, item in enumerate(listed):
         if not isinstance(item, kinds):
-            raise InputError(f"{name}[{number}]", reason=f"is {_a(item)}; wanted: {wanted}")
+            reason = f"is {_a(item)}; wanted: {wanted}"
+            raise InputError(f"{name}[{number}]", reason=reason)
     return listed
 
 
 def _a(value: object) -> str:
-    name = "None" if value is None else type(value).__name__
     if value is None:
-        return name
-    return f"{'an' if name[:1] in 'aeiouAEIOU' else 'a'} {name}"
+        return "None"
+    name = type(value).__name__
+    starts_with_vowel = name[:1] in "aeiouAEIOU"
+    article = "an" if starts_with_vowel else "a"
+    return f"{article} {name}"

@@ -12,7 +12,11 @@ _BOOLEANS = ("true", "false", "null")
 _END = "--"
 
 
-def with_positionals(kind: Any, words: Sequence[str], names: Sequence[str]) -> list[str]:
+def with_positionals(
+    kind: Any,
+    words: Sequence[str],
+    names: Sequence[str],
+) -> list[str]:
     """Turn positional words into options: `demo` into `--source=demo`.
 
     `kind` is the config's dataclass, which defines how many words each option has; options in its
@@ -25,11 +29,13 @@ def with_positionals(kind: Any, words: Sequence[str], names: Sequence[str]) -> l
     rest: list[str] = []
     expected: float = 0
     for position, word in enumerate(words):
+        next_position = position + 1
         if word == _END:
-            free += words[position + 1 :]
+            free += words[next_position:]
             break
+
         if word.startswith("--") or word == "-h":
-            following = words[position + 1] if position + 1 < len(words) else ""
+            following = words[next_position] if next_position < len(words) else ""
             expected = _word_count(options, word, following)
             key, equals, _ = word.removeprefix("--").partition("=")
             if key in one_word:
@@ -40,17 +46,25 @@ def with_positionals(kind: Any, words: Sequence[str], names: Sequence[str]) -> l
             rest.append(word)
         else:
             free.append(word)
+
     named = [f"--{name}={word}" for name, word in zip(names, free, strict=False)]
-    return [*named, *free[len(named) :], *rest]
+    surplus = free[len(named) :]
+    return [*named, *surplus, *rest]
 
 
-def _word_count(options: Mapping[str, Option], word: str, following: str) -> float:
+def _word_count(
+    options: Mapping[str, Option],
+    word: str,
+    following: str,
+) -> float:
     """Return the number of words after an option that belong to it; `following` is the next."""
-    key, equals, _ = word.removeprefix("--").partition("=")
+    flag = word.removeprefix("--")
+    key, equals, _ = flag.partition("=")
     if is_cumulative(options, key):
         return float("inf")
     if equals or key in ("help", "print_config", "h", "-h"):
         return 0
+
     option = options.get(key) or options.get(key.removeprefix("no_"))
     is_switch = option is not None and option.hint in (bool, bool | None)
     if is_switch and following not in _BOOLEANS:

@@ -60,23 +60,37 @@ class Run:
         is_unknown = np.isnan(scores)
         if is_unknown.any():
             row = int(np.flatnonzero(is_unknown)[0])
-            raise ValueError(f"score of claim {claim_ids[claim_rows[row]]!r} is not a number")
+            claim_id = claim_ids[claim_rows[row]]
+            raise ValueError(f"score of claim {claim_id!r} is not a number")
+
         last_ids_first = -codes.astype(np.int64)
         order = np.lexsort((last_ids_first, -scores, claim_rows))
         claim_rows = claim_rows[order]
         codes = codes[order]
         scores = scores[order]
-        pairs = claim_rows.astype(np.int64) * max(len(vocabulary), 1) + codes
+
+        width = max(len(vocabulary), 1)
+        pairs = claim_rows.astype(np.int64) * width + codes
         in_order = np.sort(pairs)
         if (in_order[1:] == in_order[:-1]).any():
             values, counts = np.unique(pairs, return_counts=True)
-            claim, code = divmod(int(values[counts > 1][0]), len(vocabulary))
-            raise ValueError(
-                f"claim {claim_ids[claim]!r} ranks source {str(vocabulary[code])!r} twice"
-            )
+            repeated = int(values[counts > 1][0])
+            claim, code = divmod(repeated, len(vocabulary))
+            claim_id = claim_ids[claim]
+            source = str(vocabulary[code])
+            raise ValueError(f"claim {claim_id!r} ranks source {source!r} twice")
+
         counts = np.bincount(claim_rows, minlength=len(claim_ids))
-        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        return cls(tuple(claim_ids), offsets, codes.astype(np.int32), vocabulary, scores, pool)
+        ends = np.cumsum(counts)
+        offsets = np.concatenate([[0], ends]).astype(np.int64)
+        return cls(
+            tuple(claim_ids),
+            offsets,
+            codes.astype(np.int32),
+            vocabulary,
+            scores,
+            pool,
+        )
 
     def without_themselves(self, qrels: Qrels) -> tuple[Run, int]:
         """Remove sources that have their claim's id and are not its gold, and count them.
@@ -85,6 +99,7 @@ class Run:
         """
         if set(self.claim_ids).isdisjoint(self.vocabulary.tolist()):
             return self, 0
+
         ids = np.array(self.claim_ids, dtype=object)
         positions = np.searchsorted(self.vocabulary, ids).tolist()
         keep = np.ones(len(self.codes), dtype=bool)
@@ -93,6 +108,7 @@ class Run:
             if is_itself and claim not in qrels.golds(claim):
                 rows = self.rows(claim)
                 keep[rows] = self.codes[rows] != code
+
         removed = int((~keep).sum())
         if not removed:
             return self, 0
@@ -115,15 +131,24 @@ class Run:
         """
         if not len(claims) == len(sources) == len(scores):
             raise ValueError("claims, sources and scores differ in length")
+
         ids = list(dict.fromkeys([*(claim_ids or ()), *claims]))
         row = {claim: i for i, claim in enumerate(ids)}
         claim_rows = np.array([row[claim] for claim in claims], dtype=np.int64)
+
         words = sorted(set(sources))
         code = {source: i for i, source in enumerate(words)}
         codes = np.array([code[source] for source in sources], dtype=np.int64)
         vocabulary = np.array(words, dtype=object)
         values = np.asarray(scores, np.float32)
-        return cls._sorted(ids, claim_rows, codes, vocabulary, values, pool)
+        return cls._sorted(
+            ids,
+            claim_rows,
+            codes,
+            vocabulary,
+            values,
+            pool,
+        )
 
     @classmethod
     def from_lists(
@@ -139,7 +164,8 @@ class Run:
         columns: Iterable[Sequence[Any]] = ((), (), ())
         if rows:
             columns = zip(*rows, strict=True)
-        return cls.from_rows(*columns, claim_ids=list(ranked), pool=pool)
+        ids = list(ranked)
+        return cls.from_rows(*columns, claim_ids=ids, pool=pool)
 
     @classmethod
     def from_codes(
@@ -176,7 +202,8 @@ class Run:
         there = getattr(frame, "columns", ())
         for name in names:
             if name not in there:
-                reason = f"has no column {name}; wanted: {', '.join(names)}"
+                wanted = ", ".join(names)
+                reason = f"has no column {name}; wanted: {wanted}"
                 raise InputError("run", reason=reason)
         columns = (frame[name].tolist() for name in names)
         return cls.from_rows(*columns)
@@ -186,7 +213,8 @@ class Run:
         """Build from `ir_measures.ScoredDoc`s."""
         rows = [(doc.query_id, doc.doc_id, doc.score) for doc in documents]
         if rows:
-            return cls.from_rows(*zip(*rows, strict=True))
+            columns = zip(*rows, strict=True)
+            return cls.from_rows(*columns)
         return cls.from_rows((), (), ())
 
     def __repr__(self) -> str:
@@ -205,30 +233,40 @@ class Run:
         number = self._numbers.get(claim_id)
         if number is None:
             return slice(0, 0)
-        return slice(int(self.offsets[number]), int(self.offsets[number + 1]))
+        start = int(self.offsets[number])
+        end = int(self.offsets[number + 1])
+        return slice(start, end)
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
         return {claim: i for i, claim in enumerate(self.claim_ids)}
 
-    def sources(self, claim_id: str, k: int | None = None) -> list[str]:
+    def sources(
+        self,
+        claim_id: str,
+        k: int | None = None,
+    ) -> list[str]:
         """Return the ids of a claim's first `k` sources, best first."""
         rows = self.rows(claim_id)
         limit = None
         if k is not None:
             limit = whole_number(k, "k", 0)
         codes = self.codes[rows][:limit]
-        return [str(source) for source in self.vocabulary[codes]]
+        sources = self.vocabulary[codes]
+        return [str(source) for source in sources]
 
     def scored(self, claim_id: str) -> dict[str, float]:
         """Map a claim's sources to their scores, best first."""
-        scores = self.scores[self.rows(claim_id)].tolist()
-        return dict(zip(self.sources(claim_id), scores, strict=True))
+        rows = self.rows(claim_id)
+        scores = self.scores[rows].tolist()
+        sources = self.sources(claim_id)
+        return dict(zip(sources, scores, strict=True))
 
     def __iter__(self) -> Iterator[tuple[str, str, float]]:
         """Yield rows (claim id, source id, score) in rank order."""
         for claim in self.claim_ids:
-            for source, score in self.scored(claim).items():
+            scores = self.scored(claim)
+            for source, score in scores.items():
                 yield claim, source, score
 
     def to_pandas(self) -> DataFrame:
@@ -236,8 +274,9 @@ class Run:
         from pandas import DataFrame
 
         ids = np.array(self.claim_ids, dtype=object)
+        counts = np.diff(self.offsets)
         columns = {
-            "claim": np.repeat(ids, np.diff(self.offsets)),
+            "claim": np.repeat(ids, counts),
             "source": self.vocabulary[self.codes],
             "score": self.scores,
             "rank": self.ranks(),
@@ -252,38 +291,56 @@ class Run:
 
     def ranks(self) -> np.ndarray:
         """Compute the 1-based rank of every row, [rows] int64."""
-        starts = np.repeat(self.offsets[:-1], np.diff(self.offsets))
+        counts = np.diff(self.offsets)
+        starts = np.repeat(self.offsets[:-1], counts)
         return np.arange(len(self.scores)) - starts + 1
 
     def top(self, k: int) -> Run:
         """Keep the first `k` rows of every claim."""
-        return self._with_rows(self.ranks() <= whole_number(k, "k", 0))
+        limit = whole_number(k, "k", 0)
+        return self._with_rows(self.ranks() <= limit)
 
     def _with_rows(self, keep: np.ndarray) -> Run:
         offsets = np.concatenate([[0], np.cumsum(keep)])[self.offsets]
         codes = self.codes[keep]
         scores = self.scores[keep]
-        return replace(self, offsets=offsets, codes=codes, scores=scores)
+        return replace(
+            self,
+            offsets=offsets,
+            codes=codes,
+            scores=scores,
+        )
 
     def restricted(self, claim_ids: Iterable[str]) -> Run:
         """Keep the rows of these claims, in this order; an unknown claim gets no rows."""
         ids = list(dict.fromkeys(claim_ids))
         numbers = np.array([self._numbers.get(claim, -1) for claim in ids], dtype=np.int64)
         # An unknown claim is the one after the last, which is empty.
-        counts = np.append(np.diff(self.offsets), 0)[numbers]
-        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        own_counts = np.diff(self.offsets)
+        counts = np.append(own_counts, 0)[numbers]
+        ends = np.cumsum(counts)
+        offsets = np.concatenate([[0], ends]).astype(np.int64)
+
         begins = self.offsets[numbers] - offsets[:-1]
         positions = np.repeat(begins, counts) + np.arange(offsets[-1])
         codes = self.codes[positions]
         scores = self.scores[positions]
-        return Run(tuple(ids), offsets, codes, self.vocabulary, scores, self.pool)
+        return Run(
+            tuple(ids),
+            offsets,
+            codes,
+            self.vocabulary,
+            scores,
+            self.pool,
+        )
 
     def rescored(self) -> Run:
         """Replace the scores by strictly decreasing integers, so that there are no ties.
 
         Other libraries break ties differently.
         """
-        longest = int(np.diff(self.offsets).max(initial=0))
+        counts = np.diff(self.offsets)
+        longest = int(counts.max(initial=0))
         scores = (longest + 1 - self.ranks()).astype(np.float32)
         return replace(self, scores=scores)
 
@@ -323,18 +380,26 @@ class Cost:
 
     def over_same(self, other: Cost) -> Cost:
         """Add the cost of a part that processed the same items, which are counted once."""
-        return replace(self + other, items=max(self.items, other.items))
+        total = self + other
+        items = max(self.items, other.items)
+        return replace(total, items=items)
 
 
 def _joules(*costs: Cost) -> float | None:
     """Add up the energy of parts; None if it is unknown for a part that took time."""
-    parts = [cost.joules for cost in costs if cost.seconds or cost.joules is not None]
+    parts: list[float | None] = []
+    for cost in costs:
+        if cost.seconds or cost.joules is not None:
+            parts.append(cost.joules)
+    if not parts:
+        return None
+
     total = 0.0
     for joules in parts:
         if joules is None:
             return None
         total += joules
-    return total if parts else None
+    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,7 +434,8 @@ def merged_thinking(counts: Iterable[Thinking]) -> tuple[Thinking, ...]:
     merged: dict[tuple[str, bool | None, str], Thinking] = {}
     for count in counts:
         key = count.model, count.wanted, count.sent
-        before = merged.get(key, replace(count, replies=0, reasoned=0))
+        nothing = replace(count, replies=0, reasoned=0)
+        before = merged.get(key, nothing)
         replies = before.replies + count.replies
         reasoned = before.reasoned + count.reasoned
         merged[key] = replace(count, replies=replies, reasoned=reasoned)
@@ -411,7 +477,11 @@ class Result:
             seconds=round(self.cost.seconds, 3),
         )
 
-    def sources(self, claim_id: str, k: int | None = None) -> list[str]:
+    def sources(
+        self,
+        claim_id: str,
+        k: int | None = None,
+    ) -> list[str]:
         return self.run.sources(claim_id, k)
 
     def scored(self, claim_id: str) -> dict[str, float]:
@@ -424,11 +494,16 @@ class Result:
         """Count the failures by reason, most frequent first."""
         counts: dict[str, int] = {}
         for failure in self.failures:
-            counts[failure.reason] = counts.get(failure.reason, 0) + 1
-        return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
+            before = counts.get(failure.reason, 0)
+            counts[failure.reason] = before + 1
+        by_count = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+        return dict(by_count)
 
 
-def join_results(results: Sequence[Result], claims: Sequence[Claim]) -> Result:
+def join_results(
+    results: Sequence[Result],
+    claims: Sequence[Claim],
+) -> Result:
     """Join results over different claims into one, in the order of `claims`."""
     rows: list[tuple[str, str, float]] = []
     pool: dict[str, frozenset[str]] = {}
@@ -445,17 +520,20 @@ def join_results(results: Sequence[Result], claims: Sequence[Claim]) -> Result:
         failures += result.failures
         thinking += result.thinking
         cost += result.cost
+
     columns: Iterable[Sequence[Any]] = ((), (), ())
     if rows:
         columns = zip(*rows, strict=True)
     ids = [claim.id for claim in claims]
     run = Run.from_rows(*columns, claim_ids=ids, pool=pool or None)
+
+    are_stored = bool(results) and all(result.stored for result in results)
     return Result(
         run,
         notes=notes,
         failures=tuple(failures),
         cost=cost,
-        stored=bool(results) and all(result.stored for result in results),
+        stored=are_stored,
         details=details,
         thinking=merged_thinking(thinking),
     )

@@ -41,7 +41,14 @@ _INSTITUTION = re.compile(
 _INITIALS = re.compile(r"(?:[^\W\d_a-z]\.?[ -]?){1,4}")
 _NO_NAMES = ("", "nan", "None")
 # Keys of a name in JSON: the full name, or its parts in reading order.
-_WHOLE_NAMES = ("name", "display_name", "literal", "fullName", "collectiveName", "collective_name")
+_WHOLE_NAMES = (
+    "name",
+    "display_name",
+    "literal",
+    "fullName",
+    "collectiveName",
+    "collective_name",
+)
 _NAME_PARTS = (
     ("given", "dropping-particle", "non-dropping-particle", "family", "suffix"),
     ("firstName", "lastName"),
@@ -67,7 +74,9 @@ def author_names(text: str) -> tuple[str, ...]:
     single entry with commas are parsed by `in_reading_order`. Otherwise commas separate the names:
     "Jane Doe, Richard Roe" -> Jane Doe, Richard Roe.
     """
-    text = _ET_AL.sub("", " ".join(text.replace("&amp;", "&").split()))
+    words = text.replace("&amp;", "&").split()
+    spaced = " ".join(words)
+    text = _ET_AL.sub("", spaced)
     if text in _NO_NAMES:
         return ()
     listed = _listed(text)
@@ -75,35 +84,44 @@ def author_names(text: str) -> tuple[str, ...]:
         return in_reading_order(listed)
     for mark in "|;":
         if mark in text:
-            return in_reading_order(_marked_names(text, mark))
-    return _comma_names(_divided(text.strip(" ,")))
+            names = _marked_names(text, mark)
+            return in_reading_order(names)
+    entries = _divided(text.strip(" ,"))
+    return _comma_names(entries)
 
 
 def _marked_names(text: str, mark: str) -> list[str]:
     """Split a text at a mark between entries, and each entry at "and"."""
     names: list[str] = []
     for entry in text.split(mark):
-        names += _divided(entry.strip(" ,"))
+        stripped = entry.strip(" ,")
+        names += _divided(stripped)
     return names
 
 
 def _comma_names(entries: Sequence[str]) -> tuple[str, ...]:
     """Split entries at commas, which separate names, or a surname and a given name."""
+    has_several = len(entries) > 1
     commas = [_count_commas(entry) for entry in entries]
-    if len(entries) > 1 and (set(commas) == {1} or not any(commas)):
+    if has_several and (set(commas) == {1} or not any(commas)):
         return in_reading_order(entries)
-    parts = [part for part in _parts(", ".join(entries)) if part]
+
+    joined = ", ".join(entries)
+    parts = [part for part in _parts(joined) if part]
     names = [part for part in parts if not _SUFFIX.fullmatch(part)]
     if not parts:
         return ()
     if len(names) < 2:
         return (" ".join(parts),)
-    ends_in_pair = len(entries) > 1 and commas[-1] == 1
+    ends_in_pair = has_several and commas[-1] == 1
     if _are_pairs(names, ends_in_pair):
-        pairs = zip(names[::2], names[1::2], strict=True)
+        surnames = names[::2]
+        given_names = names[1::2]
+        pairs = zip(surnames, given_names, strict=True)
         return tuple(f"{given_name} {surname}" for surname, given_name in pairs)
     if _is_one_entry(names):
-        return in_reading_order([", ".join(parts)])
+        entry = ", ".join(parts)
+        return in_reading_order([entry])
     return _with_affiliations(parts)
 
 
@@ -115,8 +133,12 @@ def _count_commas(entry: str) -> int:
 
 def _are_pairs(names: Sequence[str], ends_in_pair: bool) -> bool:
     """Whether parts alternate between surname and given name: "Doe, J., Roe, R. & Ng, A."."""
-    surnames, given_names = names[::2], names[1::2]
-    if len(names) <= 2 or len(names) % 2 == 1 or not all(map(_is_surname, surnames)):
+    count = len(names)
+    if count <= 2 or count % 2 == 1:
+        return False
+    surnames = names[::2]
+    given_names = names[1::2]
+    if not all(map(_is_surname, surnames)):
         return False
     return ends_in_pair or all(map(_INITIALS.fullmatch, given_names))
 
@@ -130,7 +152,9 @@ def _is_one_entry(names: Sequence[str]) -> bool:
     first, *others = names
     if len(names) == 2 and (_is_surname(first) or " " not in names[1]):
         return True
-    return " " in first and not any(" " in name for name in others)
+    if " " not in first:
+        return False
+    return not any(" " in name for name in others)
 
 
 def _with_affiliations(parts: Sequence[str]) -> tuple[str, ...]:
@@ -141,9 +165,11 @@ def _with_affiliations(parts: Sequence[str]) -> tuple[str, ...]:
         # "Paris, France" after a hospital belongs to its address.
         is_place = affiliated and " " not in part
         affiliated = is_place or AFFILIATION.search(part) is not None
-        if names and _SUFFIX.fullmatch(part):
+        if not names:
+            names.append(part)
+        elif _SUFFIX.fullmatch(part):
             names[-1] += f" {part}"
-        elif names and affiliated:
+        elif affiliated:
             names[-1] += f", {part}"
         else:
             names.append(part)
@@ -179,10 +205,14 @@ def _literal(text: str) -> object:
 def _quoted(text: str) -> list[str] | None:
     """Return the quoted texts within brackets, or else the names within square brackets."""
     inner = text[1:-1].strip()
-    quoted = [double or single for double, single in _QUOTED.findall(inner)]
+    matches = _QUOTED.findall(inner)
+    quoted = [double or single for double, single in matches]
     if quoted:
         return quoted
-    return list(author_names(inner)) if text[0] == "[" else None
+    if text[0] != "[":
+        return None
+    names = author_names(inner)
+    return list(names)
 
 
 def person_name(item: object) -> str:
@@ -196,13 +226,18 @@ def person_name(item: object) -> str:
         parts: list[str] = []
         for key in keys:
             value = item.get(key)
-            if value:
-                parts.append(" ".join(map(str, value)) if isinstance(value, list) else str(value))
+            if not value:
+                continue
+            words = value if isinstance(value, list) else [value]
+            part = " ".join(map(str, words))
+            parts.append(part)
         longest = max(longest, parts, key=len)
+
     if len(longest) < 2:
         for key in _WHOLE_NAMES:
-            if isinstance(item.get(key), str) and item[key].strip():
-                return str(item[key])
+            name = item.get(key)
+            if isinstance(name, str) and name.strip():
+                return name
     return " ".join(longest)
 
 
@@ -219,12 +254,18 @@ def _divided(entry: str) -> list[str]:
     if len(parts) > 2:
         return parts
     # Two names have several words each, two surnames one.
-    counts = {min(len(part.split()), 2) for part in parts}
-    return parts if len(counts) < 2 and 0 not in counts else [entry]
+    counts: set[int] = set()
+    for part in parts:
+        words = part.split()
+        counts.add(min(len(words), 2))
+    are_names = len(counts) < 2 and 0 not in counts
+    return parts if are_names else [entry]
 
 
 def _is_institution(name: str) -> bool:
-    return bool(AFFILIATION.search(name) or _INSTITUTION.search(name))
+    if AFFILIATION.search(name):
+        return True
+    return _INSTITUTION.search(name) is not None
 
 
 def turned_names(text: str) -> tuple[str, ...]:
@@ -236,7 +277,9 @@ def turned_names(text: str) -> tuple[str, ...]:
     names: list[str] = []
     for part in text.split(";"):
         entry = _entry(part.strip(" ,"))
-        names.append(_write_name(entry, turn=len(entry.name) == 2))
+        has_two_parts = len(entry.name) == 2
+        name = _write_name(entry, turn=has_two_parts)
+        names.append(name)
     return tuple(filter(None, names))
 
 
@@ -254,7 +297,10 @@ def in_reading_order(entries: Sequence[str]) -> tuple[str, ...]:
     with_comma = [entry for entry in split if len(entry.name) > 1 or entry.affiliation]
     surnames = [entry for entry in with_comma if _is_surname(entry.name[0])]
     surnames_first = 2 * len(surnames) >= len(with_comma)
-    names = [_write_name(entry, surnames_first and _is_turned(entry)) for entry in split]
+    names: list[str] = []
+    for entry in split:
+        turn = surnames_first and _is_turned(entry)
+        names.append(_write_name(entry, turn))
     return tuple(filter(None, names))
 
 
@@ -274,7 +320,9 @@ def _entry(text: str) -> _Entry:
             suffixes.append(part)
         else:
             names.append(part)
-    return _Entry(", ".join(parts), names, suffixes, rest[end:])
+    written = ", ".join(parts)
+    affiliation = rest[end:]
+    return _Entry(written, names, suffixes, affiliation)
 
 
 def _write_name(entry: _Entry, turn: bool) -> str:
@@ -287,9 +335,11 @@ def _write_name(entry: _Entry, turn: bool) -> str:
 
 def _is_turned(entry: _Entry) -> bool:
     """Whether an entry is "Surname, Given", as "Doe, Jane" is and "Doe, 12" is not."""
-    if len(entry.name) != 2 or not entry.name[0] or not entry.name[1]:
+    if len(entry.name) != 2:
         return False
     first, second = entry.name
+    if not first or not second:
+        return False
     # Footnote marks and addresses.
     if re.search(r"[\d@&*†]", second):
         return False
@@ -312,4 +362,8 @@ def _is_given(text: str) -> bool:
 
 
 def _parts(text: str) -> list[str]:
-    return [" ".join(part.split()) for part in text.split(",")]
+    parts: list[str] = []
+    for part in text.split(","):
+        words = part.split()
+        parts.append(" ".join(words))
+    return parts

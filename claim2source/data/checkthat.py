@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from claim2source.core.errors import InputError, Problems, UserError
 from claim2source.core.files import file_error
@@ -23,14 +23,22 @@ SPLITS = ("train", "dev", "test")
 LANGUAGES = ("en", "de", "fr")
 # The task's files and copies of them spell the gold's field in two ways.
 GOLD = ("pubkey", "pub_key")
-HUB_COLLECTION, HUB_TEST = "collection", "test"
+HUB_COLLECTION = "collection"
+HUB_TEST = "test"
 # The organisers' name for the posts of the official test.
 FINAL_TEST = "final_{}_test.json"
 COLLECTION_2025 = "subtask4b_collection_data.pkl"
 # The same table in two formats; the first one that exists is read.
 COLLECTION_2025_CSV = "subtask4b_collection_data.csv"
 TWEETS = "subtask4b_query_tweets_{}.tsv"
-COLUMNS = ("cord_uid", "title", "abstract", "authors", "journal", "publish_time")
+COLUMNS = (
+    "cord_uid",
+    "title",
+    "abstract",
+    "authors",
+    "journal",
+    "publish_time",
+)
 
 
 class _Table(NamedTuple):
@@ -60,7 +68,9 @@ def read_2026(source: Path, translations: Path | None = None) -> tuple[list[Data
         path = _claims_file(source, split, lang, problems)
         if file_error(path) == "no such file":
             notes.append(f"{path}: no such file; skipped")
-        elif (table := _read_json(path, problems)) is not None:
+            continue
+        table = _read_json(path, problems)
+        if table is not None:
             parts[split, lang] = table
     # An unreadable file would make the checks of the others wrong.
     problems.raise_if_any()
@@ -71,10 +81,16 @@ def read_2026(source: Path, translations: Path | None = None) -> tuple[list[Data
 def files_2026() -> set[str]:
     """Return the names of all files that `read_2026` can read."""
     names = {f"{lang}_{split}.json" for split, lang in product(SPLITS, LANGUAGES)}
-    return {COLLECTION, *names, *map(FINAL_TEST.format, LANGUAGES)}
+    final_tests = map(FINAL_TEST.format, LANGUAGES)
+    return {COLLECTION, *names, *final_tests}
 
 
-def _claims_file(source: Path, split: str, lang: str, problems: Problems) -> Path:
+def _claims_file(
+    source: Path,
+    split: str,
+    lang: str,
+    problems: Problems,
+) -> Path:
     """Choose the file of a split's claims; two test files of one language must be equal."""
     path = source / f"{lang}_{split}.json"
     final = source / FINAL_TEST.format(lang)
@@ -88,7 +104,9 @@ def _claims_file(source: Path, split: str, lang: str, problems: Problems) -> Pat
 
 
 def read_hub(
-    name: str, translations: Path | None = None, revision: str | None = None
+    name: str,
+    translations: Path | None = None,
+    revision: str | None = None,
 ) -> tuple[list[Dataset], list[str]]:
     """Read the task from a data set on the Hugging Face hub (or a folder with its layout).
 
@@ -100,17 +118,25 @@ def read_hub(
     if HUB_COLLECTION not in tables:
         names = ", ".join(tables) or "none of this task"
         raise UserError(f"{name}: no configuration {HUB_COLLECTION!r}; there are: {names}")
-    entries = [entry for part in tables[HUB_COLLECTION].values() for entry in part]
+    entries: list[object] = []
+    for split_entries in tables[HUB_COLLECTION].values():
+        entries.extend(split_entries)
+    collection = _Table(f"{name}/{HUB_COLLECTION}", entries)
+
     parts: _Parts = {}
     notes = []
     for split, lang in product(SPLITS, LANGUAGES):
-        config, part = (HUB_TEST, lang) if split == "test" else (lang, split)
+        config = lang
+        part = split
+        if split == "test":
+            config = HUB_TEST
+            part = lang
         table = f"{name}/{config}/{part}"
-        if part in tables.get(config, {}):
-            parts[split, lang] = _Table(table, tables[config][part])
+        config_parts = tables.get(config, {})
+        if part in config_parts:
+            parts[split, lang] = _Table(table, config_parts[part])
         else:
             notes.append(f"{table}: no such split; skipped")
-    collection = _Table(f"{name}/{HUB_COLLECTION}", entries)
     return _splits(name, collection, parts, notes, translations)
 
 
@@ -123,21 +149,23 @@ def _load_hub(name: str, revision: str | None) -> dict[str, dict[str, list[objec
     try:
         with waiting(f"{name}: waiting for the hub"):
             available = datasets.get_dataset_config_names(name, revision=revision)
-            tables = {
-                config: datasets.load_dataset(name, config, revision=revision)
-                for config in (HUB_COLLECTION, *LANGUAGES, HUB_TEST)
-                if config in available
-            }
-        return {
-            config: {str(split): part.to_list() for split, part in parts.items()}
-            for config, parts in tables.items()
-        }
+            loaded: dict[str, Any] = {}
+            for config in (HUB_COLLECTION, *LANGUAGES, HUB_TEST):
+                if config in available:
+                    loaded[config] = datasets.load_dataset(name, config, revision=revision)
+        tables: dict[str, dict[str, list[object]]] = {}
+        for config, parts in loaded.items():
+            tables[config] = {str(split): part.to_list() for split, part in parts.items()}
+        return tables
     # The library, the hub and the network fail in many ways; none of these is our bug.
     except Exception as error:
-        message = (str(error).splitlines() or [""])[0]
-        message = message.replace(get_token() or "\0", "<token>")
+        lines = str(error).splitlines()
+        message = lines[0] if lines else ""
+        token = get_token() or "\0"
+        message = message.replace(token, "<token>")
+        kind = type(error).__name__
         raise UserError(
-            f"{name}: cannot be loaded: {type(error).__name__}: {message} (a gated set needs "
+            f"{name}: cannot be loaded: {kind}: {message} (a gated set needs "
             "access granted on its page, and your login: `hf auth login` or HF_TOKEN)"
         ) from None
 
@@ -155,26 +183,45 @@ def _splits(
     claims: dict[str, dict[str, Claim]] = {}
     for (split, lang), table in parts.items():
         before = len(problems)
-        own = {claim.id: claim for claim in _claims(table, split, lang, ids, problems)}
-        claims.setdefault(split, {}).update(own)
+        table_claims = _claims(table, split, lang, ids, problems)
+        own = {claim.id: claim for claim in table_claims}
+        split_claims = claims.setdefault(split, {})
+        split_claims.update(own)
         if not table.entries and len(problems) == before:
             problems.add(table.name, None, None, "contains no claims")
     if not parts:
         raise InputError(origin, reason="contains no claims: no train, dev or test in en, de or fr")
     if translations is not None:
-        notes = notes + _add_translations(claims, translations, problems)
+        untranslated = _add_translations(claims, translations, problems)
+        notes = notes + untranslated
     problems.raise_if_any()
+
     splits = []
     for split, own in claims.items():
-        qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in own.values() if c.golds})
-        splits.append(Dataset(tuple(own.values()), papers, qrels, split, numeric_ids=numeric_ids))
-    return splits, [*notes, *_gold_type_notes(parts, numeric_ids)]
+        own_claims = tuple(own.values())
+        qrels = _gold_qrels(own_claims)
+        dataset = Dataset(own_claims, papers, qrels, split, numeric_ids=numeric_ids)
+        splits.append(dataset)
+    type_notes = _gold_type_notes(parts, numeric_ids)
+    return splits, [*notes, *type_notes]
+
+
+def _gold_qrels(claims: Iterable[Claim]) -> Qrels:
+    """Judge the golds of claims as relevant; a claim without golds is not judged."""
+    grades: dict[str, dict[str, int]] = {}
+    for claim in claims:
+        if claim.golds:
+            grades[claim.id] = dict.fromkeys(claim.golds, 1)
+    return Qrels(grades)
 
 
 def _read_json(path: Path, problems: Problems) -> _Table | None:
     before = len(problems)
-    text = "".join(line or "" for _, line in text_lines(path, problems))
-    entries = parse_json(text, path, problems) if len(problems) == before else None
+    lines = text_lines(path, problems)
+    text = "".join(line or "" for _, line in lines)
+    if len(problems) != before:
+        return None
+    entries = parse_json(text, path, problems)
     if isinstance(entries, list):
         return _Table(str(path), entries)
     if len(problems) == before:
@@ -183,11 +230,13 @@ def _read_json(path: Path, problems: Problems) -> _Table | None:
 
 
 def _rows(table: _Table, problems: Problems) -> Iterator[Row]:
+    path = Path(table.name)
     for number, entry in enumerate(table.entries, start=1):
         if isinstance(entry, dict):
             # It has a meaning in our layout, but not in this one.
             entry.pop("metadata", None)
-        row = parse_row(entry, Path(table.name), problems, number, f"entry {number}")
+        location = f"entry {number}"
+        row = parse_row(entry, path, problems, number, location)
         if row is not None:
             yield row
 
@@ -195,21 +244,36 @@ def _rows(table: _Table, problems: Problems) -> Iterator[Row]:
 def _papers(table: _Table, problems: Problems) -> tuple[tuple[Source, ...], frozenset[str]]:
     """Read the collection, and the ids of papers that are numbers in it."""
     numeric: set[str] = set()
-    entry_of: dict[str, int] = {}
+    first_entries: dict[str, int] = {}
     papers = []
     for row in _rows(table, problems):
-        field = next((name for name in GOLD if row.record.get(name) is not None), GOLD[0])
-        key = row.as_id(field, row.record.get(field)) or ""
-        if key and entry_of.setdefault(key, row.line) != row.line:
-            row.complain(field, f"{key!r} is already entry {entry_of[key]}")
+        field = _id_field(row)
+        raw_id = row.record.get(field)
+        key = row.as_id(field, raw_id) or ""
+        if key:
+            first_entry = first_entries.setdefault(key, row.line)
+            if first_entry != row.line:
+                row.complain(field, f"{key!r} is already entry {first_entry}")
         row.require_either("title", "abstract")
-        title, abstract, venue = map(row.text, ("title", "abstract", "venue"))
-        papers.append(Source(key, title, abstract, _authors(row), venue))
-        if type(row.record.get(field)) is int:
+        title = row.text("title")
+        abstract = row.text("abstract")
+        venue = row.text("venue")
+        authors = _authors(row)
+        paper = Source(key, title, abstract, authors, venue)
+        papers.append(paper)
+        if type(raw_id) is int:
             numeric.add(key)
     if not table.entries:
         problems.add(table.name, None, None, "contains no papers")
     return tuple(papers), frozenset(numeric)
+
+
+def _id_field(row: Row) -> str:
+    """Return the name of an entry's id: the first spelling that has a value."""
+    for name in GOLD:
+        if row.record.get(name) is not None:
+            return name
+    return GOLD[0]
 
 
 def _gold_type_notes(parts: _Parts, numeric_ids: Collection[str]) -> list[str]:
@@ -219,12 +283,7 @@ def _gold_type_notes(parts: _Parts, numeric_ids: Collection[str]) -> list[str]:
     """
     notes = []
     for table in parts.values():
-        golds = [_raw_gold(entry) for entry in table.entries if isinstance(entry, dict)]
-        other = [
-            gold
-            for gold in golds
-            if gold is not None and isinstance(gold, int) != (str(gold) in numeric_ids)
-        ]
+        other = _golds_of_other_type(table, numeric_ids)
         if other:
             notes.append(
                 f"{table.name}: {len(other)} golds, such as {other[0]!r}, have another type than "
@@ -233,9 +292,28 @@ def _gold_type_notes(parts: _Parts, numeric_ids: Collection[str]) -> list[str]:
     return notes
 
 
+def _golds_of_other_type(table: _Table, numeric_ids: Collection[str]) -> list[object]:
+    """Collect golds that are numbers, but not in the collection, or the other way round."""
+    other: list[object] = []
+    for entry in table.entries:
+        if not isinstance(entry, dict):
+            continue
+        gold = _raw_gold(entry)
+        if gold is None:
+            continue
+        is_number = isinstance(gold, int)
+        is_numeric_id = str(gold) in numeric_ids
+        if is_number != is_numeric_id:
+            other.append(gold)
+    return other
+
+
 def _raw_gold(entry: Mapping[str, object]) -> object:
-    values = [entry.get(name) for name in GOLD]
-    return next((value for value in values if value not in (None, "")), None)
+    for name in GOLD:
+        value = entry.get(name)
+        if value not in (None, ""):
+            return value
+    return None
 
 
 def _authors(row: Row) -> tuple[str, ...]:
@@ -243,22 +321,33 @@ def _authors(row: Row) -> tuple[str, ...]:
     if isinstance(raw, list):
         names = [row.as_text("authors", name) for name in raw if name is not None]
         return tuple(name for name in names if name.strip())
-    return author_names(row.text("authors"))
+    text = row.text("authors")
+    return author_names(text)
 
 
 def _claims(
-    table: _Table, split: str, lang: str, source_ids: set[str], problems: Problems
+    table: _Table,
+    split: str,
+    lang: str,
+    source_ids: set[str],
+    problems: Problems,
 ) -> Iterator[Claim]:
-    entry_of: dict[str, int] = {}
+    has_golds = split != "test"
+    first_entries: dict[str, int] = {}
     for row in _rows(table, problems):
-        index = row.as_id("index", row.record.get("index"))
-        if index and entry_of.setdefault(index, row.line) != row.line:
-            row.complain("index", f"{index!r} is already entry {entry_of[index]}")
+        raw_index = row.record.get("index")
+        index = row.as_id("index", raw_index)
+        if index:
+            first_entry = first_entries.setdefault(index, row.line)
+            if first_entry != row.line:
+                row.complain("index", f"{index!r} is already entry {first_entry}")
         text = row.require_text("text")
-        gold = _gold(row, required=split != "test")
+        gold = _gold(row, required=has_golds)
         if gold and gold not in source_ids:
             row.complain(GOLD[0], f"gold {gold!r} is not in the collection")
-        yield Claim(f"{split}-{lang}-{index}", text, lang, golds=(gold,) if gold else ())
+        claim_id = f"{split}-{lang}-{index}"
+        golds = (gold,) if gold else ()
+        yield Claim(claim_id, text, lang, golds=golds)
 
 
 def _gold(row: Row, required: bool) -> str | None:
@@ -272,28 +361,35 @@ def _gold(row: Row, required: bool) -> str | None:
 
 
 def _add_translations(
-    claims: dict[str, dict[str, Claim]], path: Path, problems: Problems
+    claims: dict[str, dict[str, Claim]],
+    path: Path,
+    problems: Problems,
 ) -> list[str]:
     """Add translations to the claims; return notes on claims without one."""
     file = JsonLines(path, problems)
-    split_of: dict[str, str] = {}
+    claim_splits: dict[str, str] = {}
     for split, own in claims.items():
-        split_of |= dict.fromkeys(own, split)
+        claim_splits |= dict.fromkeys(own, split)
     for row in file.records():
-        lang = primary_language(row.require_text("lang"))
+        language = row.require_text("lang")
+        lang = primary_language(language)
         text = row.require_text("translation")
-        index = row.as_id("index", row.record.get("index"))
+        raw_index = row.record.get("index")
+        index = row.as_id("index", raw_index)
         split = row.require_text("split").strip()
         if not (index and lang and split):
             continue
+
         key = f"{split}-{lang}-{index}"
-        if key not in split_of:
+        if key not in claim_splits:
             row.complain("index", f"no claim {key!r} (its split, lang and index)")
-        elif file.seen.setdefault(key, row.line) != row.line:
-            row.complain("index", f"{key!r} is already on line {file.seen[key]}")
-        else:
-            own = claims[split_of[key]]
-            own[key] = replace(own[key], translation=text)
+            continue
+        first_line = file.seen.setdefault(key, row.line)
+        if first_line != row.line:
+            row.complain("index", f"{key!r} is already on line {first_line}")
+            continue
+        own = claims[claim_splits[key]]
+        own[key] = replace(own[key], translation=text)
     return _untranslated_notes(claims)
 
 
@@ -317,9 +413,16 @@ def read_2025(source: Path) -> list[Dataset]:
     """
     problems = Problems()
     collection = _collection_file(source)
-    for name in (collection, TWEETS.format("train"), TWEETS.format("dev")):
-        if reason := file_error(source / name):
-            problems.add(source / name, None, None, reason)
+    required = (
+        collection,
+        TWEETS.format("train"),
+        TWEETS.format("dev"),
+    )
+    for name in required:
+        path = source / name
+        reason = file_error(path)
+        if reason:
+            problems.add(path, None, None, reason)
     problems.raise_if_any()
 
     papers = _read_collection(source / collection, problems)
@@ -327,14 +430,19 @@ def read_2025(source: Path) -> list[Dataset]:
     splits: list[Dataset] = []
     for split in ("train", "dev"):
         path = source / TWEETS.format(split)
-        splits.append(_read_tweets(path, split, papers, ids, collection, problems))
-    gold, unlabelled = source / TWEETS.format("test_gold"), source / TWEETS.format("test")
+        judged = _read_tweets(path, split, papers, ids, collection, problems)
+        splits.append(judged)
+
+    gold = source / TWEETS.format("test_gold")
+    unlabelled = source / TWEETS.format("test")
     if gold.is_file():
-        splits.append(_read_tweets(gold, "test", papers, ids, collection, problems))
+        test = _read_tweets(gold, "test", papers, ids, collection, problems)
+        splits.append(test)
         if unlabelled.is_file():
             _same_posts(unlabelled, gold, problems)
     elif unlabelled.is_file():
-        splits.append(_read_tweets(unlabelled, "test", papers, None, collection, problems))
+        test = _read_tweets(unlabelled, "test", papers, None, collection, problems)
+        splits.append(test)
     problems.raise_if_any()
     return splits
 
@@ -348,7 +456,9 @@ def files_2025(source: Path) -> set[str]:
 def _collection_file(source: Path) -> str:
     has_pickle = (source / COLLECTION_2025).exists()
     has_csv = (source / COLLECTION_2025_CSV).exists()
-    return COLLECTION_2025_CSV if has_csv and not has_pickle else COLLECTION_2025
+    if has_csv and not has_pickle:
+        return COLLECTION_2025_CSV
+    return COLLECTION_2025
 
 
 def _collection_rows(path: Path, problems: Problems) -> Iterator[Row]:
@@ -356,33 +466,42 @@ def _collection_rows(path: Path, problems: Problems) -> Iterator[Row]:
     if path.suffix == ".csv":
         for line, cells in tsv_rows(path, COLUMNS, problems, delimiter=","):
             record = dict(zip(COLUMNS, cells, strict=True))
-            if (row := parse_row(record, path, problems, line)) is not None:
+            row = parse_row(record, path, problems, line)
+            if row is not None:
                 yield row
         return
+
     table = read_frame(path)
     for column in COLUMNS:
         if column not in table:
             problems.add(path, None, column, "the column is missing")
     problems.raise_if_any()
-    for number, values in enumerate(zip(*(table[column] for column in COLUMNS), strict=True)):
+    columns = [table[column] for column in COLUMNS]
+    rows = zip(*columns, strict=True)
+    for number, values in enumerate(rows):
         record = dict(zip(COLUMNS, values, strict=True))
-        if (row := parse_row(record, path, problems, number, f"row {number}")) is not None:
+        location = f"row {number}"
+        row = parse_row(record, path, problems, number, location)
+        if row is not None:
             yield row
 
 
 def _read_collection(path: Path, problems: Problems) -> tuple[Source, ...]:
     before = len(problems)
-    row_with: dict[str, Row] = {}
+    first_rows: dict[str, Row] = {}
     papers = []
     for row in _collection_rows(path, problems):
-        key = row.as_id("cord_uid", row.record["cord_uid"]) or ""
-        if key and row_with.setdefault(key, row) is not row:
-            first = row_with[key]
+        raw_id = row.record["cord_uid"]
+        key = row.as_id("cord_uid", raw_id) or ""
+        first = first_rows.setdefault(key, row) if key else row
+        if first is not row:
             place = first.location if isinstance(first.location, str) else f"line {first.line}"
             row.complain("cord_uid", f"{key!r} is already used in {place}")
         row.require_either("title", "abstract")
-        title, abstract, authors, venue, date = map(row.text, COLUMNS[1:])
-        papers.append(Source(key, title, abstract, turned_names(authors), venue, date))
+        title, abstract, author_list, venue, date = map(row.text, COLUMNS[1:])
+        authors = turned_names(author_list)
+        paper = Source(key, title, abstract, authors, venue, date)
+        papers.append(paper)
     if not papers and len(problems) == before:
         problems.add(path, None, None, "contains no papers")
     # Otherwise every gold would be reported as missing.
@@ -403,32 +522,39 @@ def _read_tweets(
     before = len(problems)
     claims: list[Claim] = []
     grades: dict[str, dict[str, int]] = {}
-    line_of: dict[str, int] = {}
+    first_lines: dict[str, int] = {}
     columns = ["post_id", "tweet_text"]
     if source_ids is not None:
         columns.append("cord_uid")
     for line, (post, tweet, *golds) in tsv_rows(path, columns, problems):
         text_reason = text_error(tweet) if tweet.strip() else "is empty"
         reasons = [id_error(post), text_reason, *map(id_error, golds)]
-        if line_of.setdefault(post, line) != line:
-            problems.add(path, line, "post_id", f"{post!r} is already on line {line_of[post]}")
+        first_line = first_lines.setdefault(post, line)
+        if first_line != line:
+            problems.add(path, line, "post_id", f"{post!r} is already on line {first_line}")
         for gold in golds:
             if source_ids is not None and gold and gold not in source_ids:
                 reasons[2] = f"gold {gold!r} is not in {collection}"
         for column, reason in zip(columns, reasons, strict=True):
             if reason:
                 problems.add(path, line, column, reason)
+
         key = f"{split}-{post}"
-        claims.append(Claim(key, tweet, golds=tuple(filter(None, golds))))
-        if claims[-1].golds:
-            grades[key] = dict.fromkeys(claims[-1].golds, 1)
+        known_golds = tuple(filter(None, golds))
+        claim = Claim(key, tweet, golds=known_golds)
+        claims.append(claim)
+        if claim.golds:
+            grades[key] = dict.fromkeys(claim.golds, 1)
     if not claims and len(problems) == before:
         problems.add(path, None, None, "empty split: no posts")
-    return Dataset(tuple(claims), papers, Qrels(grades), split)
+    qrels = Qrels(grades)
+    return Dataset(tuple(claims), papers, qrels, split)
 
 
 def _same_posts(unlabelled: Path, gold: Path, problems: Problems) -> None:
-    judged = {post for _, (post,) in tsv_rows(gold, ["post_id"], Problems())}
-    for line, (post,) in tsv_rows(unlabelled, ["post_id"], problems):
+    columns = ["post_id"]
+    judged_rows = tsv_rows(gold, columns, Problems())
+    judged = {post for _, (post,) in judged_rows}
+    for line, (post,) in tsv_rows(unlabelled, columns, problems):
         if post not in judged:
             problems.add(unlabelled, line, "post_id", f"{post!r} is not in {gold.name}")

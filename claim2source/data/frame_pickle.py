@@ -27,13 +27,24 @@ Cell = str | int | float | bool | None
 MAX_BYTES = 2**28
 _DTYPE = re.compile(r"b1|[iu][1248]|f[248]|O8|M8|m8")
 _UNITS = ("s", "ms", "us", "ns")
-_RESOLUTIONS = {7: "s", 8: "ms", 9: "us", 10: "ns"}
+_RESOLUTIONS = {
+    7: "s",
+    8: "ms",
+    9: "us",
+    10: "ns",
+}
 # A regular file has every cell once; reading shared buffers many times is an attack.
 _MOST_READ = 4
 # Errors of libraries for bytes that are not a pickle, or not a frame.
 _DAMAGED = (
-    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, EOFError),
-    *(pickle.UnpicklingError, struct.error),
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    EOFError,
+    pickle.UnpicklingError,
+    struct.error,
 )
 # Kinds of the allowed names: the exact modules and names that pandas 1.5, 2 and 3 write for a frame
 # of plain columns, with numpy 1 or 2, with or without pyarrow.
@@ -66,11 +77,20 @@ bytes: _codecs.encode pyarrow.lib.py_buffer
 arrow type: pyarrow.lib.type_for_alias
 arrow array: pyarrow.lib._restore_array
 """
-ADMITTED: dict[tuple[str, str], str] = {
-    (name.rpartition(".")[0], name.rpartition(".")[2]): kind
-    for kind, _, names in (line.partition(": ") for line in _NAMES.strip().splitlines())
-    for name in names.split()
-}
+
+
+def _admitted() -> dict[tuple[str, str], str]:
+    """Read the kinds of the allowed names: (module, name) -> kind."""
+    kinds: dict[tuple[str, str], str] = {}
+    for line in _NAMES.strip().splitlines():
+        kind, _, full_names = line.partition(": ")
+        for full_name in full_names.split():
+            module, _, name = full_name.rpartition(".")
+            kinds[module, name] = kind
+    return kinds
+
+
+ADMITTED: dict[tuple[str, str], str] = _admitted()
 # The opcodes that protocols 2 to 5 need for a frame of plain columns.
 _OPCODES = """
 PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 LONG4 BINFLOAT
@@ -90,7 +110,8 @@ class RecordedCall:
 
     def __new__(cls, *args: Any) -> RecordedCall:
         call = object.__new__(cls)
-        call.args, call.state = args, None
+        call.args = args
+        call.state = None
         return call
 
     def __setstate__(self, state: Any) -> None:
@@ -99,7 +120,11 @@ class RecordedCall:
 
 # Each kind of name has a class; calling it makes a record.
 _KINDS: dict[str, type[RecordedCall]] = {
-    kind: type("Name", (RecordedCall,), {"kind": kind, "__slots__": ()})
+    kind: type(
+        "Name",
+        (RecordedCall,),
+        {"kind": kind, "__slots__": ()},
+    )
     for kind in ADMITTED.values()
 }
 
@@ -118,21 +143,27 @@ class _Restricted(pickle._Unpickler):
 
     def find_class(self, module: str, name: str) -> type[RecordedCall]:
         kind = ADMITTED.get((module, name))
-        _need(kind is not None, f"refused {f'{module}.{name}'[:200]!r}; nothing was run")
+        full_name = f"{module}.{name}"[:200]
+        _need(kind is not None, f"refused {full_name!r}; nothing was run")
         return _KINDS[str(kind)]
 
     def load_setitem(self) -> None:
-        value, key = self.stack.pop(), self.stack.pop()
+        value = self.stack.pop()
+        key = self.stack.pop()
         self._update([key, value])
 
     def load_setitems(self) -> None:
-        self._update(self.pop_mark())
+        items = self.pop_mark()
+        self._update(items)
 
     def _update(self, items: list[Any]) -> None:
+        table = self.stack[-1]
+        keys = items[::2]
+        values = items[1::2]
         # Only text keys: hashing a tuple nested a million deep would overflow the C stack.
-        keyed = type(self.stack[-1]) is dict and all(type(key) is str for key in items[::2])
+        keyed = type(table) is dict and all(type(key) is str for key in keys)
         _need(keyed, "entries for something that is not a dict of text keys")
-        self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
+        table.update(zip(keys, values, strict=True))
 
 
 class _Dispatch(dict[int, Callable[[Any], None]]):
@@ -140,12 +171,16 @@ class _Dispatch(dict[int, Callable[[Any], None]]):
         raise pickle.UnpicklingError(f"refused opcode {code:#04x}")
 
 
-_Restricted.dispatch = _Dispatch(
-    {
-        getattr(pickle, name)[0]: pickle._Unpickler.dispatch[getattr(pickle, name)[0]]
-        for name in _OPCODES
-    }
-)
+def _dispatch() -> _Dispatch:
+    """Make the table of the opcodes that pickle handles itself."""
+    table = _Dispatch()
+    for name in _OPCODES:
+        code = getattr(pickle, name)[0]
+        table[code] = pickle._Unpickler.dispatch[code]
+    return table
+
+
+_Restricted.dispatch = _dispatch()
 _Restricted.dispatch |= {
     pickle.SETITEM[0]: _Restricted.load_setitem,  # type: ignore[dict-item]
     pickle.SETITEMS[0]: _Restricted.load_setitems,  # type: ignore[dict-item]
@@ -168,13 +203,17 @@ def read_frame(path: str | Path) -> dict[str, list[Cell]]:
         if size > MAX_BYTES:
             raise InputError(path, reason=f"{size} bytes; a pickle may have at most {MAX_BYTES}")
         data = Path(path).read_bytes()
-        return _Reader(_MOST_READ * len(data)).frame(_Restricted(io.BytesIO(data)).load())
+        budget = _MOST_READ * len(data)
+        reader = _Reader(budget)
+        top = _Restricted(io.BytesIO(data)).load()
+        return reader.frame(top)
     except FileNotFoundError:
         reason = "no such file"
     except OSError as error:
         reason = f"cannot be read: {error.strerror}"
     except _DAMAGED as error:
-        short = " ".join(str(error).split())[:300] or type(error).__name__
+        words = str(error).split()
+        short = " ".join(words)[:300] or type(error).__name__
         reason = f"not a pickled DataFrame of plain columns, or damaged: {short}"
     except (RecursionError, MemoryError):
         reason = "nested too deeply or too large"
@@ -197,36 +236,61 @@ class _Reader:
         _need(self.budget >= 0, "it claims more data than the file has")
 
     def built(self, value: Any, *kinds: str) -> RecordedCall:
-        _need(isinstance(value, RecordedCall) and value.kind in kinds, f"no {' or '.join(kinds)}")
+        is_of_kind = isinstance(value, RecordedCall) and value.kind in kinds
+        _need(is_of_kind, f"no {' or '.join(kinds)}")
         return value
 
     def frame(self, top: Any) -> dict[str, list[Cell]]:
         state = self.built(top, "frame").state
-        _need(type(state) is dict and "_mgr" in state, "its blocks are missing")
-        blocks, axes = self.built(state["_mgr"], "manager").args[:2]
+        has_blocks = type(state) is dict and "_mgr" in state
+        _need(has_blocks, "its blocks are missing")
+        manager = self.built(state["_mgr"], "manager")
+        blocks, axes = manager.args[:2]
         _need(len(axes) == 2, "it does not have two axes")
         names = self.labels(axes[0])
+
         columns: list[list[Cell] | None] = [None] * len(names)
         for block in blocks:
-            values, placement = self.built(block, "block").args[:2]
-            block_columns, positions = self.columns(values), self.positions(placement, len(names))
-            _need(len(block_columns) == len(positions), "a block and its columns differ in number")
-            for position, column in zip(positions, block_columns, strict=True):
-                _need(0 <= position < len(names) and columns[position] is None, "columns overlap")
-                columns[position] = column
-        table = {n: c for n, c in zip(names, columns, strict=True) if c is not None}
+            self.place(block, columns)
+        table: dict[str, list[Cell]] = {}
+        for name, column in zip(names, columns, strict=True):
+            if column is not None:
+                table[name] = column
+
         _need(len(table) == len(names), "a column is missing or named twice")
-        _need(len({len(column) for column in table.values()}) <= 1, "columns differ in length")
+        lengths = {len(column) for column in table.values()}
+        _need(len(lengths) <= 1, "columns differ in length")
         return table
+
+    def place(
+        self,
+        block: Any,
+        columns: list[list[Cell] | None],
+    ) -> None:
+        """Put the columns of a block at their positions among all columns."""
+        record = self.built(block, "block")
+        values, placement = record.args[:2]
+        count = len(columns)
+        block_columns = self.columns(values)
+        positions = self.positions(placement, count)
+        has_all = len(block_columns) == len(positions)
+        _need(has_all, "a block and its columns differ in number")
+        for position, column in zip(positions, block_columns, strict=True):
+            is_free = 0 <= position < count and columns[position] is None
+            _need(is_free, "columns overlap")
+            columns[position] = column
 
     def labels(self, index: Any) -> list[str]:
         args = self.built(index, "new index").args
         _need(args[0].kind == "index", "its columns have no names")
-        columns = self.columns(args[1]["data"])
+        content = args[1]["data"]
+        columns = self.columns(content)
         _need(len(columns) == 1, "it has several levels of column names")
-        for label in columns[0]:
-            _need(isinstance(label, str), f"column name {label!r} is not text")
-        return [str(label) for label in columns[0]]
+        (labels,) = columns
+        for label in labels:
+            is_text = isinstance(label, str)
+            _need(is_text, f"column name {label!r} is not text")
+        return [str(label) for label in labels]
 
     def positions(self, placement: Any, limit: int) -> list[int]:
         if isinstance(placement, RecordedCall) and placement.kind == "slice":
@@ -239,47 +303,85 @@ class _Reader:
 
     def columns(self, values: Any) -> list[list[Cell]]:
         """Return the columns of a block's values, [columns][rows]."""
-        node = self.built(values, "array", "array of buffer", "backed", "arrow strings")
+        node = self.built(
+            values,
+            "array",
+            "array of buffer",
+            "backed",
+            "arrow strings",
+        )
         if node.kind == "arrow strings":
-            array = node.state["_pa_array"] if "_pa_array" in node.state else node.state["_data"]
+            key = "_pa_array" if "_pa_array" in node.state else "_data"
+            array = node.state[key]
             return [self.arrow(array)]
         if node.kind == "backed":
-            _need(node.args[0].kind == "array class", "an array of an unknown class")
-            arrays = [
-                part
-                for part in node.state
-                if isinstance(part, RecordedCall) and part.kind in ("array", "array of buffer")
-            ]
-            _need(len(arrays) == 1, "an extension array without its data")
-            node = arrays[0]
+            node = self.backing_array(node)
         if node.kind == "array":
             _, shape, dtype, fortran, data = node.state
         else:
             data, dtype, shape, order = node.args
             fortran = order == "F"
-        _need(type(shape) is tuple and len(shape) in (1, 2), "an array without 1 or 2 dimensions")
-        _need(all(type(n) is int and n >= 0 for n in shape), "an array has an impossible shape")
-        count, width = (1, shape[0]) if len(shape) == 1 else shape
-        self.spend(count + count * width)
+
+        count, width = _count_and_width(shape)
+        cell_count = count * width
+        self.spend(count + cell_count)
         kind = self.dtype(dtype)
         if kind.kind == "O":
             # numpy lists objects row by row even if the array is stored column by column.
-            _need(type(data) is list and len(data) == count * width, "an array lacks cells")
-            return [[self.cell(c) for c in data[i * width : (i + 1) * width]] for i in range(count)]
+            has_all = type(data) is list and len(data) == cell_count
+            _need(has_all, "an array lacks cells")
+            return self.object_columns(data, count, width)
         flat = np.frombuffer(self.bytes(data), kind)
-        _need(flat.size == count * width, "an array is not as long as its shape says")
-        return list(map(_cells, flat.reshape((count, width), order="F" if fortran else "C")))
+        _need(flat.size == cell_count, "an array is not as long as its shape says")
+        columns = flat.reshape(
+            (count, width),
+            order="F" if fortran else "C",
+        )
+        return list(map(_cells, columns))
+
+    def backing_array(self, node: RecordedCall) -> RecordedCall:
+        """Return the array in which an extension array has its data."""
+        _need(node.args[0].kind == "array class", "an array of an unknown class")
+        arrays: list[RecordedCall] = []
+        for part in node.state:
+            if isinstance(part, RecordedCall) and part.kind in ("array", "array of buffer"):
+                arrays.append(part)
+        _need(len(arrays) == 1, "an extension array without its data")
+        return arrays[0]
+
+    def object_columns(
+        self,
+        data: list[Any],
+        count: int,
+        width: int,
+    ) -> list[list[Cell]]:
+        """Cut a list of objects into columns."""
+        columns: list[list[Cell]] = []
+        for position in range(count):
+            start = position * width
+            end = start + width
+            columns.append([self.cell(cell) for cell in data[start:end]])
+        return columns
 
     def dtype(self, node: Any) -> np.dtype[Any]:
         built = self.built(node, "dtype")
-        code, state = built.args[0], built.state
-        _need(type(code) is str and _DTYPE.fullmatch(code) is not None, "an array of a dtype")
-        _need(state[2] is None and state[3] is None and state[4] is None, "a structured array")
+        code = built.args[0]
+        state = built.state
+        is_known = type(code) is str and _DTYPE.fullmatch(code) is not None
+        _need(is_known, "an array of a dtype")
+        is_plain = state[2] is None and state[3] is None and state[4] is None
+        _need(is_plain, "a structured array")
         order = ">" if state[1] == ">" else "<"
+        if code == "O8":
+            return np.dtype("O")
         if code[0] not in "Mm":
-            return np.dtype("O" if code == "O8" else order + code)
-        unit = self.bytes(state[8][1][0]).decode("ascii")
-        _need(unit in _UNITS and state[8][1][1] == 1, f"a time unit {unit!r}")
+            return np.dtype(order + code)
+
+        time_unit = state[8][1]
+        raw_unit = self.bytes(time_unit[0])
+        unit = raw_unit.decode("ascii")
+        is_unit = unit in _UNITS and time_unit[1] == 1
+        _need(is_unit, f"a time unit {unit!r}")
         return np.dtype(f"{order}{code}[{unit}]")
 
     def bytes(self, value: Any) -> bytes:
@@ -289,37 +391,61 @@ class _Reader:
         args = self.built(value, "bytes").args
         if not args:
             return b""
-        if type(args[0]) is str:
+        content = args[0]
+        if type(content) is str:
             _need(args[1] in ("latin1", "latin-1"), "bytes in an unknown encoding")
-            self.spend(len(args[0]))
-            return args[0].encode("latin-1")
-        return self.bytes(args[0])
+            self.spend(len(content))
+            return content.encode("latin-1")
+        return self.bytes(content)
 
     def cell(self, value: Any) -> Cell:
         if type(value) in (str, int, float, bool) or value is None:
             return _plain_value(value)
         if value is _KINDS["missing"]:
             return None
-        _need(isinstance(value, RecordedCall), f"a cell is a {type(value).__name__}")
+        is_record = isinstance(value, RecordedCall)
+        _need(is_record, f"a cell is a {type(value).__name__}")
         if value.kind == "not a time":
             return None
         if value.kind == "timestamp":
-            ticks, _, zone, *resolution = value.args
-            _need(zone is None, "a time with a time zone")
-            unit = _RESOLUTIONS[resolution[0] if resolution else 10]
-            return _cells(np.array([ticks], f"M8[{unit}]"))[0]
+            return self.timestamp_cell(value)
         if value.kind == "scalar":
             kind = self.dtype(value.args[0])
             _need(kind.kind != "O", "a scalar of objects")
-            return _cells(np.frombuffer(self.bytes(value.args[1]), kind, 1))[0]
-        _need(value.kind in ("date", "datetime"), f"a cell is a {value.kind}")
-        raw = self.bytes(*value.args)
+            content = self.bytes(value.args[1])
+            scalars = np.frombuffer(content, kind, 1)
+            return _cells(scalars)[0]
+        is_date = value.kind in ("date", "datetime")
+        _need(is_date, f"a cell is a {value.kind}")
+        return self.date_cell(value)
+
+    def timestamp_cell(self, record: RecordedCall) -> Cell:
+        """Return the cell of a pandas Timestamp."""
+        ticks, _, zone, *resolution = record.args
+        _need(zone is None, "a time with a time zone")
+        number = resolution[0] if resolution else 10
+        unit = _RESOLUTIONS[number]
+        times = np.array([ticks], f"M8[{unit}]")
+        return _cells(times)[0]
+
+    def date_cell(self, record: RecordedCall) -> Cell:
+        """Return the cell of a date or datetime of Python."""
+        raw = self.bytes(*record.args)
         year = int.from_bytes(raw[:2], "big")
-        if value.kind == "date":
+        if record.kind == "date":
             return date(year, *raw[2:]).isoformat()
         month, day, hour, minute, second = raw[2:7]
         micro = int.from_bytes(raw[7:], "big")
-        return _plain_value(datetime(year, month, day, hour, minute, second, micro))
+        time = datetime(
+            year,
+            month,
+            day,
+            hour,
+            minute,
+            second,
+            micro,
+        )
+        return _plain_value(time)
 
     def arrow(self, node: Any) -> list[Cell]:
         import pyarrow
@@ -328,17 +454,42 @@ class _Reader:
         kind, length, _, offset, buffers, *_ = parts
         alias = self.built(kind, "arrow type").args[0]
         _need(alias in ("string", "large_string"), f"an arrow array of {alias!r}")
-        _need(type(length) is int and length >= 0, "arrow text of an impossible length")
-        _need(type(offset) is int and 0 <= offset <= self.budget, "arrow text lacks rows")
+        is_length = type(length) is int and length >= 0
+        _need(is_length, "arrow text of an impossible length")
+        has_rows = type(offset) is int and 0 <= offset <= self.budget
+        _need(has_rows, "arrow text lacks rows")
         self.spend(length)
-        valid, ends, text = (part if part is None else self.bytes(part) for part in buffers)
-        make = pyarrow.LargeStringArray if alias == "large_string" else pyarrow.StringArray
-        texts, rows = pyarrow.py_buffer(text or b""), pyarrow.py_buffer(ends)
+
+        contents = (part if part is None else self.bytes(part) for part in buffers)
+        valid, ends, text = contents
+        is_large = alias == "large_string"
+        make = pyarrow.LargeStringArray if is_large else pyarrow.StringArray
+        texts = pyarrow.py_buffer(text or b"")
+        rows = pyarrow.py_buffer(ends)
         mask = None if valid is None else pyarrow.py_buffer(valid)
-        array = make.from_buffers(length, rows, texts, mask, -1, offset)
+        array = make.from_buffers(
+            length,
+            rows,
+            texts,
+            mask,
+            -1,
+            offset,
+        )
         # Checks that offsets are within the text and do not decrease, and that it is UTF-8.
         array.validate(full=True)
         return array.to_pylist()
+
+
+def _count_and_width(shape: Any) -> tuple[int, int]:
+    """Return the number of columns of an array's shape, and that of the rows."""
+    has_shape = type(shape) is tuple and len(shape) in (1, 2)
+    _need(has_shape, "an array without 1 or 2 dimensions")
+    is_possible = all(type(size) is int and size >= 0 for size in shape)
+    _need(is_possible, "an array has an impossible shape")
+    if len(shape) == 1:
+        return 1, shape[0]
+    count, width = shape
+    return count, width
 
 
 def _cells(values: np.ndarray) -> list[Cell]:
@@ -346,7 +497,8 @@ def _cells(values: np.ndarray) -> list[Cell]:
         values = values / np.timedelta64(1, "s")
     elif values.dtype.kind == "M":
         years = values.astype("M8[Y]").astype(np.int64) + 1970
-        is_date = (years > 0) & (years < 10_000) | np.isnat(values)
+        is_in_range = (years > 0) & (years < 10_000)
+        is_date = is_in_range | np.isnat(values)
         _need(bool(is_date.all()), "a time outside the years 1 to 9999")
         values = values.astype("M8[us]")
     return [_plain_value(value) for value in values.tolist()]
@@ -354,7 +506,7 @@ def _cells(values: np.ndarray) -> list[Cell]:
 
 def _plain_value(value: Any) -> Cell:
     if isinstance(value, datetime):
-        midnight = value.time() == datetime.min.time()
-        return value.date().isoformat() if midnight else value.isoformat()
+        is_midnight = value.time() == datetime.min.time()
+        return value.date().isoformat() if is_midnight else value.isoformat()
     missing = isinstance(value, float) and math.isnan(value)
     return None if missing else value

@@ -18,8 +18,20 @@ from claim2source.data.jsonl import Records, Row, parse_row
 from claim2source.data.trec import TOO_LARGE
 
 # Names of the columns in BEIR, ir_measures, PyTerrier and `Run.to_pandas`.
-CLAIM_COLUMNS = ("query-id", "query_id", "qid", "claim")
-SOURCE_COLUMNS = ("corpus-id", "corpus_id", "doc_id", "docno", "docid", "source")
+CLAIM_COLUMNS = (
+    "query-id",
+    "query_id",
+    "qid",
+    "claim",
+)
+SOURCE_COLUMNS = (
+    "corpus-id",
+    "corpus_id",
+    "doc_id",
+    "docno",
+    "docid",
+    "source",
+)
 SCORE_COLUMNS = ("score",)
 GRADE_COLUMNS = ("score", "relevance", "label")
 _NA_TYPES = ("NAType", "NaTType")  # types of pandas that equal nothing
@@ -29,8 +41,13 @@ RankingRow = tuple[int | None, object, object, object]  # row, claim, source, sc
 
 def is_table(value: object) -> bool:
     """Whether a value has columns, like frames and data sets of Hugging Face."""
-    names = getattr(value, "column_names", None) or getattr(value, "columns", None)
-    return names is not None and hasattr(value, "__getitem__") and not isinstance(value, Mapping)
+    names = getattr(value, "column_names", None)
+    if not names:
+        names = getattr(value, "columns", None)
+    if names is None:
+        return False
+    has_items = hasattr(value, "__getitem__")
+    return has_items and not isinstance(value, Mapping)
 
 
 ANY_TABLE = "a pandas frame, a Hugging Face Dataset, a list of dicts or a list of texts"
@@ -40,15 +57,23 @@ def _columns(rows: Sequence[Any], name: str) -> dict[str, list[object]]:
     """Convert a list of dicts or texts to columns; texts get the ids `post-1`, .."""
     if isinstance(rows[0], str):
         kind = name.removesuffix("s")
-        rows = [{"_id": f"{kind}-{n}", "text": text} for n, text in enumerate(rows, start=1)]
+        numbered = enumerate(rows, start=1)
+        rows = [{"_id": f"{kind}-{number}", "text": text} for number, text in numbered]
+
     keys: dict[object, None] = {}
     for row in rows:
         keys |= dict.fromkeys(row)
-    return {str(key): [row.get(key) for row in rows] for key in keys}
+
+    columns: dict[str, list[object]] = {}
+    for key in keys:
+        column_name = str(key)
+        columns[column_name] = [row.get(key) for row in rows]
+    return columns
 
 
 def _column_names(data: Any) -> list[str]:
-    names = getattr(data, "column_names", data if isinstance(data, dict) else None)
+    default = data if isinstance(data, dict) else None
+    names = getattr(data, "column_names", default)
     if names is None:
         names = data.columns
     return [str(name) for name in names]
@@ -59,7 +84,8 @@ def _table_error(value: object) -> str:
     if isinstance(value, Mapping) and hasattr(value, "column_names"):
         return f"has several splits: pass one of {', '.join(map(str, value))}"
     article = "an empty" if isinstance(value, list | tuple) else "a"
-    return f"is {article} {type(value).__name__}; wanted: {ANY_TABLE}"
+    kind = type(value).__name__
+    return f"is {article} {kind}; wanted: {ANY_TABLE}"
 
 
 class Frame:
@@ -69,7 +95,12 @@ class Frame:
     column twice.
     """
 
-    def __init__(self, table: object, name: str, columns: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        table: object,
+        name: str,
+        columns: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         data: Any = table
         if isinstance(table, list | tuple) and table:
@@ -77,33 +108,42 @@ class Frame:
             data = _columns(table, name)
         elif not is_table(table):
             raise self.wrong(_table_error(table))
+
         index = getattr(data, "index", None)
-        if any(level is not None for level in getattr(index, "names", ())):
+        levels = getattr(index, "names", ())
+        if any(level is not None for level in levels):
             data = data.reset_index()  # the frame's index may be the id
         if hasattr(data, "with_format"):
             data = data.with_format(None)  # plain values instead of tensors
         self._table = data
         self.names = _column_names(data)
+
         renamed = columns or {}
         self.columns = [renamed.get(column, column) for column in self.names]
-        for column, count in Counter(self.columns).items():
+        counts = Counter(self.columns)
+        for column, count in counts.items():
             if count > 1:
                 raise self.wrong(f"has the column {column} twice")
 
     def _check_rows(self, rows: Sequence[object]) -> None:
         kinds = {dict if isinstance(row, Mapping) else type(row) for row in rows}
-        if kinds not in ({dict}, {str}):
-            listed = " and ".join(sorted(kind.__name__ for kind in kinds))
-            raise self.wrong(f"is a list of {listed}; wanted: {ANY_TABLE}")
+        if kinds in ({dict}, {str}):
+            return
+        kind_names = sorted(kind.__name__ for kind in kinds)
+        listed = " and ".join(kind_names)
+        raise self.wrong(f"is a list of {listed}; wanted: {ANY_TABLE}")
 
     def wrong(self, reason: str) -> InputError:
         return InputError(self.name, reason=reason)
 
     def column(self, name: str) -> list[object]:
         """Return a column as plain Python values, None if one is missing."""
-        values = self._table[self.names[self.columns.index(name)]]
+        position = self.columns.index(name)
+        table_name = self.names[position]
+        values = self._table[table_name]
         for method in ("to_list", "to_pylist"):
-            values = getattr(values, method)() if hasattr(values, method) else values
+            if hasattr(values, method):
+                values = getattr(values, method)()
         return [plain_value(value) for value in values]
 
     def choose(self, names: Sequence[str]) -> str:
@@ -111,16 +151,21 @@ class Frame:
         for name in names:
             if name in self.columns:
                 return name
+        wanted = " or ".join(names)
         listed = ", ".join(self.columns) or "none"
-        raise self.wrong(f"has no column {' or '.join(names)}; there are: {listed}")
+        raise self.wrong(f"has no column {wanted}; there are: {listed}")
 
 
 def plain_value(value: Any) -> object:
     """Return a cell as a plain Python value: None if it is missing, dates as ISO text."""
-    if value is None or type(value).__name__ in _NA_TYPES:
+    if value is None:
+        return None
+    type_name = type(value).__name__
+    if type_name in _NA_TYPES:
         return None
     if isinstance(value, float):
-        return None if value != value else float(value)
+        is_nan = value != value
+        return None if is_nan else float(value)
     if isinstance(value, str | int):
         return value
     if isinstance(value, Mapping):
@@ -129,7 +174,9 @@ def plain_value(value: Any) -> object:
         return [plain_value(item) for item in value]
     if isinstance(value, date):
         return value.isoformat()[:10]
-    return plain_value(value.tolist()) if hasattr(value, "tolist") else value
+    if hasattr(value, "tolist"):
+        return plain_value(value.tolist())
+    return value
 
 
 class FrameRecords(Records):
@@ -155,11 +202,25 @@ class FrameRecords(Records):
             if present:
                 self._column_of[key] = present[0]
         self._of_metadata = [name for name in of_metadata if name in frame.columns]
-        read = {*self._column_of.values(), *self._of_metadata, "metadata"}
-        metadata = dict.fromkeys(name for name in frame.columns if name not in read)
+        self._check_header(tuple(fields), of_metadata)
+
+    def _check_header(
+        self,
+        fields: tuple[str, ...],
+        of_metadata: Sequence[str],
+    ) -> None:
+        """Complain about unknown columns."""
+        read = {
+            *self._column_of.values(),
+            *self._of_metadata,
+            "metadata",
+        }
+        other_columns = [name for name in self._frame.columns if name not in read]
+        metadata = dict.fromkeys(other_columns)
         # The same error in every row is reported once.
         header = dict.fromkeys(self._column_of, "") | metadata | {"metadata": {}}
-        Row(header, 0, self._complain).check_keys(tuple(fields), of_metadata)
+        row = Row(header, 0, self._complain)
+        row.check_keys(fields, of_metadata)
 
     def _complain(self, field: str, reason: str, kind: str = "", /) -> None:
         self.problems.add(self.path, None, field, reason, kind)
@@ -168,15 +229,23 @@ class FrameRecords(Records):
         keys = [*self._column_of, *self._of_metadata]
         names = [*self._column_of.values(), *self._of_metadata]
         if "metadata" in self._frame.columns:
-            keys, names = [*keys, "metadata"], [*names, "metadata"]
+            keys.append("metadata")
+            names.append("metadata")
         columns = [self._frame.column(name) for name in names]
-        for number, cells in enumerate(zip(*columns, strict=True), start=1):
+        rows = zip(*columns, strict=True)
+
+        for number, cells in enumerate(rows, start=1):
             record = dict(zip(keys, cells, strict=True))
-            metadata_cells = {name: record.pop(name) for name in self._of_metadata}
-            metadata = {name: value for name, value in metadata_cells.items() if value is not None}
+            metadata: dict[str, object] = {}
+            for name in self._of_metadata:
+                value = record.pop(name)
+                if value is not None:
+                    metadata[name] = value
+
             inner = record.get("metadata")
             if metadata and (inner is None or isinstance(inner, dict)):
-                record["metadata"] = {**(inner or {}), **metadata}
+                own_metadata = inner or {}
+                record["metadata"] = {**own_metadata, **metadata}
             row = parse_row(record, self.path, self.problems, number)
             assert row is not None
             yield row
@@ -186,7 +255,9 @@ def cell_text(value: object) -> str:
     """Write a cell as in a TSV file; whole numbers of float columns get no decimal point."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return "" if value is None else str(value)
+    if value is None:
+        return ""
+    return str(value)
 
 
 def run_from_frame(table: object, name: str = "run") -> Run:
@@ -195,19 +266,30 @@ def run_from_frame(table: object, name: str = "run") -> Run:
     Raises `InputError` with row and column for each problem.
     """
     frame = Frame(table, name)
-    columns = [frame.choose(n) for n in (CLAIM_COLUMNS, SOURCE_COLUMNS, SCORE_COLUMNS)]
+    columns = [
+        frame.choose(CLAIM_COLUMNS),
+        frame.choose(SOURCE_COLUMNS),
+        frame.choose(SCORE_COLUMNS),
+    ]
     cells = zip(*(frame.column(column) for column in columns), strict=True)
-    rows = ((number, *row) for number, row in enumerate(cells, start=1))
+    numbered = enumerate(cells, start=1)
+    rows = ((number, *row) for number, row in numbered)
     return _run(rows, name, columns)  # type: ignore[arg-type]
 
 
-def run_from_scores(scores: Mapping[Any, Mapping[Any, Any]], name: str = "run") -> Run:
+def run_from_scores(
+    scores: Mapping[Any, Mapping[Any, Any]],
+    name: str = "run",
+) -> Run:
     """Make a run from claim -> source -> score. Raises `InputError`, with a line per problem."""
     rows: list[RankingRow] = []
     for claim, ranked in scores.items():
         for source, score in ranked.items():
-            rows.append((None, claim, source, plain_value(score)))
-    return _run(rows, name, ("claim", "source", "score"), list(scores))
+            row = (None, claim, source, plain_value(score))
+            rows.append(row)
+    columns = ("claim", "source", "score")
+    claims = list(scores)
+    return _run(rows, name, columns, claims)
 
 
 def _score_error(score: object) -> str:
@@ -216,40 +298,60 @@ def _score_error(score: object) -> str:
         return "is missing"
     if isinstance(score, bool) or not isinstance(score, int | float):
         return f"{value_text(score)} is not a number"
-    if not abs(score) < TOO_LARGE:
+    is_finite = abs(score) < TOO_LARGE
+    if not is_finite:
         return f"{score} is not a finite float32"
     return ""
 
 
 def _run(
-    rows: Iterable[RankingRow], name: str, columns: Sequence[str], claims: Sequence[object] = ()
+    rows: Iterable[RankingRow],
+    name: str,
+    columns: Sequence[str],
+    claims: Sequence[object] = (),
 ) -> Run:
+    claim_column, source_column, score_column = columns
     problems = Problems()
     id_of_value: dict[object, str | None] = {}
 
-    def as_id(row: int | None, column: str, value: object) -> str | None:
-        if not isinstance(value, str | int):
-            return Row({}, 0, complain(row)).as_id(column, value)
-        if value not in id_of_value:
-            id_of_value[value] = Row({}, 0, complain(row)).as_id(column, value)
-        return id_of_value[value]
+    def as_id(
+        row: int | None,
+        column: str,
+        value: object,
+    ) -> str | None:
+        is_id = isinstance(value, str | int)
+        if is_id and value in id_of_value:
+            return id_of_value[value]
+        record = Row({}, 0, complain(row))
+        checked = record.as_id(column, value)
+        if is_id:
+            id_of_value[value] = checked
+        return checked
 
     def complain(row: int | None) -> Any:
         return lambda field, reason, kind="": problems.add(name, row, field, reason)
 
     ranked: dict[str, dict[str, float]] = {}
     for claim in claims:
-        if (key := as_id(None, columns[0], claim)) is not None:
-            ranked[key] = {}
+        claim_id = as_id(None, claim_column, claim)
+        if claim_id is not None:
+            ranked[claim_id] = {}
+
     for number, claim, source, score in rows:
-        claim_id = as_id(number, columns[0], claim)
-        source_id = as_id(number, columns[1], source)
+        claim_id = as_id(number, claim_column, claim)
+        source_id = as_id(number, source_column, source)
         reason = _score_error(score)
         if reason:
-            problems.add(name, number, columns[2], f"{reason} (claim {claim!r}, source {source!r})")
+            pair = f"(claim {claim!r}, source {source!r})"
+            problems.add(name, number, score_column, f"{reason} {pair}")
         elif claim_id is not None and source_id is not None:
             value = float(score)  # type: ignore[arg-type]
             scores = ranked.setdefault(claim_id, {})
-            scores[source_id] = max(value, scores.get(source_id, value))
+            best_before = scores.get(source_id, value)
+            scores[source_id] = max(value, best_before)
+
     problems.raise_if_any()
-    return Run.from_lists({claim: list(scores.items()) for claim, scores in ranked.items()})
+    lists: dict[str, list[tuple[str, float]]] = {}
+    for key, scores in ranked.items():
+        lists[key] = list(scores.items())
+    return Run.from_lists(lists)

@@ -27,31 +27,45 @@ def connected_groups(keys: Iterable[Sequence[str]]) -> list[int]:
 
     def root(key: str) -> str:
         while parent.setdefault(key, key) != key:
-            parent[key] = key = parent[parent[key]]
+            grandparent = parent[parent[key]]
+            parent[key] = grandparent
+            key = grandparent
         return key
 
     items = [tuple(item) for item in keys]
-    for first, *rest in filter(None, items):
+    for item in items:
+        if not item:
+            continue
+        first, *rest = item
         for other in rest:
-            parent[root(other)] = root(first)
+            first_root = root(first)
+            other_root = root(other)
+            parent[other_root] = first_root
+
     number: dict[object, int] = {}
     groups: list[int] = []
     for position, item in enumerate(items):
         group: object = (position,)
         if item:
             group = root(item[0])
-        groups.append(number.setdefault(group, len(number)))
+        next_number = len(number)
+        group_number = number.setdefault(group, next_number)
+        groups.append(group_number)
     return groups
 
 
 def gold_groups(qrels: Qrels, claim_ids: Iterable[str]) -> np.ndarray:
     """Number the claims' groups of connected golds, [claims] int64."""
-    return np.array(connected_groups(qrels.golds(claim) for claim in claim_ids), dtype=np.int64)
+    golds = (qrels.golds(claim) for claim in claim_ids)
+    groups = connected_groups(golds)
+    return np.array(groups, dtype=np.int64)
 
 
 def plain_text(text: str) -> str:
     """Return a text in NFKC and lower case with single spaces: equal for identical claims."""
-    return " ".join(nfkc(text).casefold().split())
+    folded = nfkc(text).casefold()
+    words = folded.split()
+    return " ".join(words)
 
 
 def golds_by_text(claims: Sequence[Claim]) -> dict[str, frozenset[str]]:
@@ -60,8 +74,10 @@ def golds_by_text(claims: Sequence[Claim]) -> dict[str, frozenset[str]]:
     Their `excluded` sources are added, so that a claim is never a negative of itself.
     """
     golds: dict[str, frozenset[str]] = {}
-    text_of: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for claim in claims:
-        text = text_of[claim.id] = plain_text(claim.text)
-        golds[text] = golds.get(text, frozenset()).union(claim.golds, claim.excluded)
-    return {claim_id: golds[text] for claim_id, text in text_of.items()}
+        text = plain_text(claim.text)
+        texts[claim.id] = text
+        known_golds = golds.get(text, frozenset())
+        golds[text] = known_golds.union(claim.golds, claim.excluded)
+    return {claim_id: golds[text] for claim_id, text in texts.items()}

@@ -20,7 +20,10 @@ _PMID = re.compile(r"(?:pubmed\.ncbi\.nlm\.nih\.gov|ncbi\.nlm\.nih\.gov/pubmed)/
 _OPENALEX = re.compile(r"openalex\.org/(?:works/)?(W[0-9]+)", re.IGNORECASE)
 # A title of so many words identifies a paper even if its year or author is not known.
 _DISTINCT = 4
-BY_DOI, BY_NUMBER, BY_TITLE, BY_ID = "doi", "id of PubMed or OpenAlex", "title", "id"
+BY_DOI = "doi"
+BY_NUMBER = "id of PubMed or OpenAlex"
+BY_TITLE = "title"
+BY_ID = "id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +45,21 @@ class Identity:
     @classmethod
     def read(cls, paper: Paper) -> Identity:
         source = paper.source
-        pmid, openalex = _PMID.search(paper.url), _OPENALEX.search(paper.url)
+        doi = plain_doi(paper.doi)
+        pmid = _PMID.search(paper.url)
+        openalex = _OPENALEX.search(paper.url)
         title = title_key(source.title)
         year = iso_date(source.date)[:4]
+        first_author = author_words(source.authors[:1])
         return cls(
             label=_hash("id", source.id),
-            doi=_hash("doi", plain_doi(paper.doi)),
+            doi=_hash("doi", doi),
             pmid=_hash("pmid", pmid[1] if pmid else ""),
             openalex=_hash("openalex", openalex[1].upper() if openalex else ""),
             title=_hash("title", title),
             words=len(source.title.split()),
             year=int(year or 0),
-            author=tuple(_hash("author", word) for word in author_words(source.authors[:1])),
+            author=tuple(_hash("author", word) for word in first_author),
         )
 
     @property
@@ -63,8 +69,10 @@ class Identity:
         if self.words >= _DISTINCT:
             keys.append(self.title)
         elif self.title:  # "Editorial"
-            keys.append(_hash("year", f"{self.title} {self.year}"))
-            keys.append(_hash("label", f"{self.title} {self.label}"))
+            with_year = f"{self.title} {self.year}"
+            with_label = f"{self.title} {self.label}"
+            keys.append(_hash("year", with_year))
+            keys.append(_hash("label", with_label))
         return [key for key in keys if key]
 
     @property
@@ -90,14 +98,28 @@ class Identity:
             return False
         if self.year and other.year and self.year != other.year:
             return False
-        if self.author and other.author and set(self.author).isdisjoint(other.author):
-            return False
-        is_complete = all((self.year, other.year, self.author, other.author))
-        return is_complete or self.label == other.label or self.words >= _DISTINCT
+        if self.author and other.author:
+            own_words = set(self.author)
+            if own_words.isdisjoint(other.author):
+                return False
+        known = (
+            self.year,
+            other.year,
+            self.author,
+            other.author,
+        )
+        if all(known):
+            return True
+        is_distinct = self.words >= _DISTINCT
+        return is_distinct or self.label == other.label
 
     def is_other(self, other: Identity) -> bool:
         """Whether two records are certainly of different papers, whatever they share."""
-        pairs = ((self.doi, other.doi), (self.pmid, other.pmid), (self.openalex, other.openalex))
+        pairs = (
+            (self.doi, other.doi),
+            (self.pmid, other.pmid),
+            (self.openalex, other.openalex),
+        )
         return any(own and others and own != others for own, others in pairs)
 
     def with_unknown(self, other: Identity) -> Identity:
@@ -117,23 +139,28 @@ class Identity:
 def _hash(kind: str, text: str) -> int:
     if not text:
         return 0
-    digest = blake2b(f"{kind} {text}".encode(errors="surrogatepass"), digest_size=8).digest()
+    content = f"{kind} {text}".encode(errors="surrogatepass")
+    digest = blake2b(content, digest_size=8).digest()
     return int.from_bytes(digest, signed=True)
 
 
 def title_key(title: str) -> str:
     """Normalise a title for comparison: no case, accents, signs, markup or state."""
-    text = plain_title(without_markup(title)).replace("&", " and ")
+    plain = plain_title(without_markup(title))
+    text = plain.replace("&", " and ")
     if not text.isascii():
         text = unicodedata.normalize("NFKD", text)
-    return "".join(sign for sign in text.casefold() if sign.isalnum())
+    folded = text.casefold()
+    return "".join(sign for sign in folded if sign.isalnum())
 
 
 def author_words(names: tuple[str, ...]) -> list[str]:
     """List the words of names, without initials: "J. Doe" and "Doe, Jane" share one."""
-    text = unicodedata.normalize("NFKD", " ".join(names)).casefold()
-    text = "".join(sign for sign in text if not unicodedata.combining(sign))
-    return [word for word in re.split(r"[\W\d_]+", text) if len(word) > 1]
+    joined = " ".join(names)
+    decomposed = unicodedata.normalize("NFKD", joined).casefold()
+    text = "".join(sign for sign in decomposed if not unicodedata.combining(sign))
+    words = re.split(r"[\W\d_]+", text)
+    return [word for word in words if len(word) > 1]
 
 
 def distinct_id(paper: Paper) -> str:
@@ -142,13 +169,17 @@ def distinct_id(paper: Paper) -> str:
     known = plain_doi(paper.doi) or paper.url
     if not known:
         author = " ".join(author_words(source.authors[:1]))
-        known = f"{title_key(source.title or source.abstract)} {iso_date(source.date)[:4]} {author}"
-    return f"{source.id}-{sha256(known.encode()).hexdigest()[:8]}"
+        title = title_key(source.title or source.abstract)
+        year = iso_date(source.date)[:4]
+        known = f"{title} {year} {author}"
+    digest = sha256(known.encode()).hexdigest()
+    return f"{source.id}-{digest[:8]}"
 
 
 def filled(paper: Paper, other: Paper) -> Paper:
     """Fill the gaps of a paper's record from another record of it."""
-    own, others = paper.source, other.source
+    own = paper.source
+    others = other.source
     source = replace(
         own,
         title=own.title or others.title,
@@ -172,23 +203,33 @@ def merged(first: Paper, second: Paper) -> Paper:
 
     The id is that of the first one.
     """
-    fuller, other = first, second
-    if text_length(second.source) > text_length(first.source):
-        fuller, other = second, first
+    fuller = first
+    other = second
+    first_length = text_length(first.source)
+    second_length = text_length(second.source)
+    if second_length > first_length:
+        fuller = second
+        other = first
     paper = filled(fuller, other)
-    return replace(paper, source=replace(paper.source, id=first.source.id))
+    source = replace(paper.source, id=first.source.id)
+    return replace(paper, source=source)
 
 
 def is_alike(paper: Paper, other: Paper) -> bool:
     """Whether one text is a version of the other: most words of the shorter one are in both."""
-    words, others = _words(paper), _words(other)
+    words = _words(paper)
+    others = _words(other)
     if not words or not others:
         return True
-    return 2 * len(words & others) >= min(len(words), len(others))
+    common = len(words & others)
+    shorter = min(len(words), len(others))
+    return 2 * common >= shorter
 
 
 def _words(paper: Paper) -> set[str]:
-    return set(re.findall(r"\w+", f"{paper.source.title} {paper.source.abstract}".casefold()))
+    text = f"{paper.source.title} {paper.source.abstract}".casefold()
+    words = re.findall(r"\w+", text)
+    return set(words)
 
 
 class Identities:
@@ -217,7 +258,9 @@ class Identities:
         seen: set[int] = set()
         for key in identity.keys:
             for number in self._numbers.get(key, ()):
-                reason = "" if number in seen else self.known[number].common(identity)
+                if number in seen:
+                    continue
+                reason = self.known[number].common(identity)
                 seen.add(number)
                 if reason:
                     yield number, reason
@@ -233,7 +276,8 @@ class Identities:
 
     def learn(self, number: int, identity: Identity) -> None:
         """Add another record's knowledge to a paper."""
-        self.known[number] = self.known[number].with_unknown(identity)
+        before = self.known[number]
+        self.known[number] = before.with_unknown(identity)
         self._note(identity, number)
 
     def _note(self, identity: Identity, number: int) -> None:
@@ -272,7 +316,8 @@ class ImportedPapers:
 
     def __len__(self) -> int:
         """Count the papers."""
-        return sum(parent == number for number, parent in enumerate(self._parents))
+        numbered = enumerate(self._parents)
+        return sum(parent == number for number, parent in numbered)
 
     @property
     def records(self) -> int:
@@ -281,22 +326,31 @@ class ImportedPapers:
     def place(self, paper: Paper, keeps_id: bool) -> Placed:
         """Find the paper of the next record, or add a new one."""
         identity = self._read(paper)
-        placed = self._by_id(identity) if keeps_id else self._by_identity(identity)
+        if keeps_id:
+            placed = self._by_id(identity)
+        else:
+            placed = self._by_identity(identity)
         if placed is None:
-            number = self.identities.add(identity)
-            self._parents.append(number)
-            self._founders.append(len(self._records))
-            is_free = self.identities.labelled(identity.label) == number
-            self._ids.append(paper.source.id if is_free else distinct_id(paper))
-            placed = Placed(number, self._ids[number])
+            placed = self._add(paper, identity)
         else:
             self.identities.learn(placed.number, identity)
         self._records.append(placed.number)
         return placed
 
+    def _add(self, paper: Paper, identity: Identity) -> Placed:
+        """Add a paper whose first record is the next one."""
+        number = self.identities.add(identity)
+        self._parents.append(number)
+        self._founders.append(len(self._records))
+        is_free = self.identities.labelled(identity.label) == number
+        key = paper.source.id if is_free else distinct_id(paper)
+        self._ids.append(key)
+        return Placed(number, self._ids[number])
+
     def _read(self, paper: Paper) -> Identity:
         if self.labels_only:
-            return Identity(_hash("id", paper.source.id))
+            label = _hash("id", paper.source.id)
+            return Identity(label)
         return Identity.read(paper)
 
     def _by_id(self, identity: Identity) -> Placed | None:
@@ -308,19 +362,29 @@ class ImportedPapers:
 
     def _by_identity(self, identity: Identity) -> Placed | None:
         placed: Placed | None = None
+        known = self.identities.known
         for number, reason in list(self.identities.find(identity)):
             root = self._root(number)
             if placed is None:
                 placed = Placed(root, self._ids[root], reason)
-            elif not self.identities.known[root].is_other(self.identities.known[placed.number]):
-                first, second = sorted((root, placed.number))
-                if first == second:
-                    continue
-                self.joined[self._founders[second]] = reason
-                self._parents[second] = first
-                self.identities.learn(first, self.identities.known[second])
-                placed = Placed(first, self._ids[first], placed.reason)
+                continue
+            before = known[placed.number]
+            if known[root].is_other(before):
+                continue
+            first, second = sorted((root, placed.number))
+            if first == second:
+                continue
+            self._join(first, second, reason)
+            placed = Placed(first, self._ids[first], placed.reason)
         return placed
+
+    def _join(self, first: int, second: int, reason: str) -> None:
+        """Join two papers that turned out to be the same one."""
+        founder = self._founders[second]
+        self.joined[founder] = reason
+        self._parents[second] = first
+        identity = self.identities.known[second]
+        self.identities.learn(first, identity)
 
     def _root(self, number: int) -> int:
         while self._parents[number] != number:
@@ -333,11 +397,13 @@ class ImportedPapers:
         self._pending = {}
         for number in self._records:
             root = self._root(number)
-            self._left[root] = self._left.get(root, 0) + 1
+            before = self._left.get(root, 0)
+            self._left[root] = before + 1
 
     def merge(self, record: int, paper: Paper) -> Paper | None:
         """Merge a record into its paper; return the paper after its last record, else None."""
-        root = self._root(self._records[record])
+        number = self._records[record]
+        root = self._root(number)
         before = self._pending.pop(root, None)
         source = replace(paper.source, id=self._ids[root])
         paper = replace(paper, source=source)
@@ -350,4 +416,6 @@ class ImportedPapers:
         return None
 
     def kept_id(self, record: int) -> str:
-        return self._ids[self._root(self._records[record])]
+        number = self._records[record]
+        root = self._root(number)
+        return self._ids[root]

@@ -11,22 +11,28 @@ def as_list(value: object) -> list[object]:
     """Return a list unchanged, an object as a list of one, and anything else as an empty list."""
     if isinstance(value, Mapping):
         return [value]
-    return value if isinstance(value, list) else []
+    if isinstance(value, list):
+        return value
+    return []
 
 
 def nested(value: object, *keys: str) -> object:
     """Return the value at a path of nested keys; None if it is missing."""
     for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(key)
     return value
 
 
 def plain_text(value: object, *keys: str) -> str:
     """Return the text or number at a path of keys; "" if missing or of another type."""
     found = nested(value, *keys)
-    if isinstance(found, bool) or not isinstance(found, str | int):
+    if isinstance(found, bool):
         return ""
-    return str(found)
+    if isinstance(found, str | int):
+        return str(found)
+    return ""
 
 
 def first_text(row: Row, *fields: str) -> str:
@@ -35,8 +41,11 @@ def first_text(row: Row, *fields: str) -> str:
         value = row.record.get(field)
         if isinstance(value, list):
             value = next(filter(None, value), None)
-        if value not in (None, "", 0):
-            return str(value) if type(value) is int else row.as_text(field, value)
+        if value in (None, "", 0):
+            continue
+        if type(value) is int:
+            return str(value)
+        return row.as_text(field, value)
     return ""
 
 
@@ -44,7 +53,11 @@ def texts_in(value: object) -> list[str]:
     """List the texts in a list, or a single text."""
     if isinstance(value, str):
         return [value] if value.strip() else []
-    return [item for item in as_list(value) if isinstance(item, str) and item.strip()]
+    texts: list[str] = []
+    for item in as_list(value):
+        if isinstance(item, str) and item.strip():
+            texts.append(item)
+    return texts
 
 
 def date_text(value: object) -> str:
@@ -53,9 +66,11 @@ def date_text(value: object) -> str:
     parts = as_list(dates[0]) if dates else []
     if parts and all(parts):
         year, *rest = map(str, parts)
-        return "-".join([year, *(part.zfill(2) for part in rest)])
+        padded = [part.zfill(2) for part in rest]
+        return "-".join([year, *padded])
     for key in ("raw", "literal"):
-        if text := plain_text(value, key):
+        text = plain_text(value, key)
+        if text:
             return text
     return plain_text({"date": value}, "date")
 
@@ -65,5 +80,6 @@ def most_exact(dates: Iterable[str]) -> str:
     listed = list(filter(None, dates))
     if not listed:
         return ""
-    finer = [date for date in listed if date.startswith(listed[0])]
+    first = listed[0]
+    finer = [date for date in listed if date.startswith(first)]
     return max(finer, key=len)

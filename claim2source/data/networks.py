@@ -19,6 +19,11 @@ _DEEPEST = 3
 # The entities that X and Reddit write; any other entity was written by the post's author.
 _ESCAPED = re.compile(r"&(?:amp|lt|gt|quot|#39);")
 _LINK = "app.bsky.richtext.facet#link"
+# Mastodon's kinds of attachments that get another name.
+_MASTODON_KINDS = {
+    "gifv": "video",
+    "unknown": "attachment",
+}
 _POST_URI = re.compile(r"at://did:[a-z]+:[A-Za-z0-9._:%-]+/app\.bsky\.feed\.post/[A-Za-z0-9._~:-]+")
 
 
@@ -40,19 +45,24 @@ class PostParts:
         """Add a marked paragraph with the texts that are not empty, or record their absence."""
         words = [text for text in map(plain_text, texts) if text]
         if words:
-            self.paragraphs.append(f"[{kind}] {'. '.join(dict.fromkeys(words))}")
+            distinct = dict.fromkeys(words)
+            sentences = ". ".join(distinct)
+            self.paragraphs.append(f"[{kind}] {sentences}")
         else:
-            self.without_text.append(f"{'an' if kind[0] in 'aeiou' else 'a'} {kind} without text")
+            article = "an" if kind[0] in "aeiou" else "a"
+            self.without_text.append(f"{article} {kind} without text")
 
     def add_post(self, kind: str, post: PostParts | None) -> None:
         """Add another post's text, marked; use its language if this one has no words."""
         if post is None or not post.paragraphs:
             self.without_text.append(f"a {kind} that cannot be read")
             return
-        self.lang = self.lang if self.paragraphs else post.lang or self.lang
+        if not self.paragraphs:
+            self.lang = post.lang or self.lang
         self.date = self.date or post.date
         first, *rest = post.paragraphs
-        self.paragraphs += [f"[{kind}] {first}", *rest]
+        marked = f"[{kind}] {first}"
+        self.paragraphs += [marked, *rest]
         self.links += post.links
 
 
@@ -64,96 +74,128 @@ class Bluesky:
 
     def post(self, view: Mapping[str, Any], depth: int = 1) -> PostParts:
         """Read a view as `getPosts` returns it, with a `record` and the displayed `embed`."""
-        record = object_or_empty(view.get("record")) or object_or_empty(view.get("value"))
+        record = object_or_empty(view.get("record"))
+        if not record:
+            record = object_or_empty(view.get("value"))
         if type_name(record) == "app.bsky.feed.repost":  # a boost has no content of its own
+            subject = object_or_empty(record.get("subject"))
+            boosted = self._at(subject, depth)
             parts = PostParts()
-            parts.add_post("boosted post", self._at(object_or_empty(record.get("subject")), depth))
+            parts.add_post("boosted post", boosted)
             return parts
-        parts, langs = PostParts(), record.get("langs")
-        parts.paragraphs += filter(None, [plain_text(record.get("text"))])
+
+        parts = PostParts()
+        text = plain_text(record.get("text"))
+        if text:
+            parts.paragraphs.append(text)
+        langs = record.get("langs")
         lang = langs[0] if isinstance(langs, list) and langs else ""
         parts.lang = lang if isinstance(lang, str) else ""
         parts.date = plain_text(record.get("createdAt"))
-        for facet in objects(record.get("facets")):
-            for feature in objects(facet.get("features")):
-                if type_name(feature) == _LINK and isinstance(feature.get("uri"), str):
-                    parts.links.append(feature["uri"])
+        _add_facet_links(parts, record)
+
         embed = view.get("embed")
         if not isinstance(embed, Mapping):  # a quoted post has a list of embeds
-            embed = next(iter(objects(view.get("embeds"))), {})
+            embeds = objects(view.get("embeds"))
+            embed = embeds[0] if embeds else {}
         own = object_or_empty(record.get("embed"))
         media = own or embed
         # recordWithMedia contains a quotation and pictures.
-        _add_media(parts, object_or_empty(media.get("media")) or media)
-        self._add_quotation(parts, _quoted(own), _quoted(embed), depth)
+        pictures = object_or_empty(media.get("media"))
+        _add_media(parts, pictures or media)
+        own_record = _quoted(own)
+        view_quoted = _quoted(embed)
+        self._add_quotation(parts, own_record, view_quoted, depth)
         return parts
 
     def _add_quotation(
-        self, parts: PostParts, record: Mapping[str, Any], view: Mapping[str, Any], depth: int
+        self,
+        parts: PostParts,
+        record: Mapping[str, Any],
+        view: Mapping[str, Any],
+        depth: int,
     ) -> None:
         names = [plain_text(view.get(name)) for name in ("displayName", "name", "description")]
-        if isinstance(view.get("value"), Mapping) and depth < _DEEPEST:
-            parts.add_post("quoted post", self.post(view, depth + 1))
+        has_value = isinstance(view.get("value"), Mapping)
+        if has_value and depth < _DEEPEST:
+            shown = self.post(view, depth + 1)
+            parts.add_post("quoted post", shown)
         elif any(names):
             parts.add("quoted list", *names)
         elif record or view:
-            kind = type_name(view).rpartition("#")[2]
-            hidden = kind in ("viewBlocked", "viewNotFound", "viewDetached")
-            parts.add_post("quoted post", None if hidden else self._at(record or view, depth))
+            address = record or view
+            _, _, kind = type_name(view).rpartition("#")
+            is_hidden = kind in ("viewBlocked", "viewNotFound", "viewDetached")
+            fetched = None if is_hidden else self._at(address, depth)
+            parts.add_post("quoted post", fetched)
 
     def _at(self, record: Mapping[str, Any], depth: int) -> PostParts | None:
+        if depth >= _DEEPEST:
+            return None
         uri = record.get("uri")
-        if depth >= _DEEPEST or not (isinstance(uri, str) and _POST_URI.fullmatch(uri)):
+        if not isinstance(uri, str) or not _POST_URI.fullmatch(uri):
             return None
         view = self.fetch_post_view(uri)
-        return None if view is None else self.post(view, depth + 1)
+        if view is None:
+            return None
+        return self.post(view, depth + 1)
+
+
+def _add_facet_links(parts: PostParts, record: Mapping[str, Any]) -> None:
+    """Add the addresses of the links in a record's own text."""
+    for facet in objects(record.get("facets")):
+        for feature in objects(facet.get("features")):
+            uri = feature.get("uri")
+            if type_name(feature) == _LINK and isinstance(uri, str):
+                parts.links.append(uri)
 
 
 def _add_media(parts: PostParts, media: Mapping[str, Any]) -> None:
     for image in objects(media.get("images")):
         parts.add("image", image.get("alt"))
-    if "video" in media or type_name(media).startswith("app.bsky.embed.video"):
+    is_video = "video" in media or type_name(media).startswith("app.bsky.embed.video")
+    if is_video:
         parts.add("video", media.get("alt"))
-    if external := object_or_empty(media.get("external")):
-        uri, texts = external.get("uri"), [external.get("title"), external.get("description")]
-        parts.links += [uri] if isinstance(uri, str) else []
-        if uri is None or any(map(plain_text, texts)):
-            parts.add("link", *texts)
-        else:
-            parts.without_text.append(f"a link to {plain_text(uri)}")
+
+    external = object_or_empty(media.get("external"))
+    if not external:
+        return
+    uri = external.get("uri")
+    title = external.get("title")
+    description = external.get("description")
+    if isinstance(uri, str):
+        parts.links.append(uri)
+    has_text = plain_text(title) or plain_text(description)
+    if uri is None or has_text:
+        parts.add("link", title, description)
+    else:
+        parts.without_text.append(f"a link to {plain_text(uri)}")
 
 
 def _quoted(embed: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the record that an embed quotes; recordWithMedia has it one level deeper."""
     record = object_or_empty(embed.get("record"))
-    return object_or_empty(record.get("record")) or record
+    inner = object_or_empty(record.get("record"))
+    return inner or record
 
 
 def mastodon_post(status: Mapping[str, Any], depth: int = 1) -> PostParts:
     """Read a status as `GET /api/v1/statuses/ID` returns it."""
     boosted = object_or_empty(status.get("reblog"))
     if boosted and depth < _DEEPEST:
+        boosted_parts = mastodon_post(boosted, depth + 1)
         parts = PostParts()
-        parts.add_post("boosted post", mastodon_post(boosted, depth + 1))
+        parts.add_post("boosted post", boosted_parts)
         return parts
+
     # Servers with other software return the quoted status itself.
     quote = object_or_empty(status.get("quote"))
     quoted = object_or_empty(quote.get("quoted_status"))
     if not quoted and "content" in quote:
         quoted = quote
-    parts = _own_parts(status, excluded=("quote-inline",) if quoted else ())
-    for media in objects(status.get("media_attachments")):
-        kind = {"gifv": "video", "unknown": "attachment"}.get(str(media.get("type")))
-        parts.add(kind or plain_text(media.get("type")) or "attachment", media.get("description"))
-    poll = object_or_empty(status.get("poll"))
-    if poll:
-        options = objects(poll.get("options"))
-        parts.add("poll", *(option.get("title") for option in options))
-    card = object_or_empty(status.get("card"))
-    if card:
-        if isinstance(card.get("url"), str):
-            parts.links.append(card["url"])
-        parts.add("link", card.get("title"), card.get("description"))
+    excluded = ("quote-inline",) if quoted else ()
+    parts = _own_parts(status, excluded)
+    _add_attachments(parts, status)
     if quote:
         inner = None
         if quoted and depth < _DEEPEST:
@@ -162,18 +204,45 @@ def mastodon_post(status: Mapping[str, Any], depth: int = 1) -> PostParts:
     return parts
 
 
+def _add_attachments(parts: PostParts, status: Mapping[str, Any]) -> None:
+    """Add a status's pictures, its poll and the card of its link."""
+    for media in objects(status.get("media_attachments")):
+        media_type = media.get("type")
+        known_kind = _MASTODON_KINDS.get(str(media_type))
+        kind = known_kind or plain_text(media_type) or "attachment"
+        description = media.get("description")
+        parts.add(kind, description)
+
+    poll = object_or_empty(status.get("poll"))
+    if poll:
+        options = objects(poll.get("options"))
+        titles = [option.get("title") for option in options]
+        parts.add("poll", *titles)
+
+    card = object_or_empty(status.get("card"))
+    if card:
+        address = card.get("url")
+        if isinstance(address, str):
+            parts.links.append(address)
+        title = card.get("title")
+        description = card.get("description")
+        parts.add("link", title, description)
+
+
 def _own_parts(status: Mapping[str, Any], excluded: tuple[str, ...]) -> PostParts:
     """Read a status's own text, after its content warning, and the links in it."""
     content = status.get("content")
+    markup = content if isinstance(content, str) else ""
     html = Html(excluded)
-    html.feed(content if isinstance(content, str) else "")
+    html.feed(markup)
     html.close()
     text = html.text
     warning = plain_text(status.get("spoiler_text"))
     if warning:
         text = f"{warning}\n{text}"
     text = text.strip()
-    parts = PostParts([text] if text else [], html.links)
+    paragraphs = [text] if text else []
+    parts = PostParts(paragraphs, html.links)
     parts.lang = plain_text(status.get("language"))
     parts.date = plain_text(status.get("created_at"))
     return parts
@@ -186,7 +255,21 @@ class Html(HTMLParser):
     """
 
     _PARAGRAPHS = frozenset(
-        ["p", "blockquote", "pre", "ul", "ol", "h1", "h2", "h3", "h4", "h5", "h6", "table", "hr"]
+        [
+            "p",
+            "blockquote",
+            "pre",
+            "ul",
+            "ol",
+            "h1",
+            "h2",
+            "h3",
+            "h4",
+            "h5",
+            "h6",
+            "table",
+            "hr",
+        ]
     )
     _LINES = frozenset(
         "li div tr dt dd dl section article aside header footer main nav address figure figcaption "
@@ -202,31 +285,42 @@ class Html(HTMLParser):
         self._without = set(excluded)
         self._parts: list[str] = []
         # The element that is skipped, and the depth within elements of its kind.
-        self._skipped, self._depth = "", 0
+        self._skipped = ""
+        self._depth = 0
         self._verbatim = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         attributes = dict(attrs)
-        classes = set((attributes.get("class") or "").split())
+        class_names = attributes.get("class") or ""
+        classes = set(class_names.split())
         if self._skipped:
             self._depth += tag == self._skipped
             return
-        if tag not in self._VOID and (tag in self._UNSEEN or classes & self._without):
-            self._skipped, self._depth = tag, 1
+        is_unseen = tag in self._UNSEEN or classes & self._without
+        if is_unseen and tag not in self._VOID:
+            self._skipped = tag
+            self._depth = 1
             return
-        if tag == "a" and attributes.get("href") and not {"mention", "hashtag"} & classes:
-            self.links.append(str(attributes["href"]))
+
+        address = attributes.get("href")
+        is_of_network = {"mention", "hashtag"} & classes
+        if tag == "a" and address and not is_of_network:
+            self.links.append(address)
         if tag == "img":  # a server's own emoji
-            self._parts.append(attributes.get("alt") or attributes.get("title") or "")
-        self._verbatim += tag == "pre"
+            emoji = attributes.get("alt") or attributes.get("title") or ""
+            self._parts.append(emoji)
+        if tag == "pre":
+            self._verbatim += 1
         self._break(tag)
 
     def handle_endtag(self, tag: str) -> None:
         if self._skipped:
             self._depth -= tag == self._skipped
-            self._skipped = self._skipped if self._depth else ""
+            if not self._depth:
+                self._skipped = ""
             return
-        self._verbatim = max(0, self._verbatim - (tag == "pre"))
+        if tag == "pre":
+            self._verbatim = max(0, self._verbatim - 1)
         if tag != "br":
             self._break(tag)
 
@@ -240,22 +334,32 @@ class Html(HTMLParser):
 
     @property
     def _begins_line(self) -> bool:
-        return bool(self._parts) and self._parts[-1].rstrip(" ").endswith("\n")
+        if not self._parts:
+            return False
+        last = self._parts[-1].rstrip(" ")
+        return last.endswith("\n")
 
     def handle_data(self, data: str) -> None:
-        if not self._skipped:
-            self._parts.append(data if self._verbatim else re.sub(r"[ \t\r\n\f]+", " ", data))
+        if self._skipped:
+            return
+        if not self._verbatim:
+            data = re.sub(r"[ \t\r\n\f]+", " ", data)
+        self._parts.append(data)
 
     @property
     def text(self) -> str:
         """Join the pieces, without spaces around line ends, and with at most one empty line."""
-        lines = re.sub(r"[ \t]*\n[ \t]*", "\n", "".join(self._parts))
-        return re.sub(r"\n{3,}", "\n\n", lines).strip()
+        joined = "".join(self._parts)
+        lines = re.sub(r"[ \t]*\n[ \t]*", "\n", joined)
+        paragraphs = re.sub(r"\n{3,}", "\n\n", lines)
+        return paragraphs.strip()
 
 
 def objects(value: object) -> list[dict[str, Any]]:
     """Return the objects in a list; none if it is not a list."""
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+    if not isinstance(value, list):
+        return []
+    return [item for item in value if isinstance(item, dict)]
 
 
 def object_or_empty(value: object) -> Mapping[str, Any]:

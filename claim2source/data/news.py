@@ -15,21 +15,41 @@ from claim2source.data.jsonl import JsonLines
 from claim2source.data.text_files import id_error, text_error, text_lines
 
 SPLITS = ("train", "dev", "test")
-TITLES, ARTICLES, RSS = "newsid_title.tsv", "news.jsonl", "rss.jsonl"
+TITLES = "newsid_title.tsv"
+ARTICLES = "news.jsonl"
+RSS = "rss.jsonl"
 # The paper's section 3.1.
-RSS_WORDS = ("corona", "coronavirus", "covid", "covid-19", "pandemic", "quarantine")
+RSS_WORDS = (
+    "corona",
+    "coronavirus",
+    "covid",
+    "covid-19",
+    "pandemic",
+    "quarantine",
+)
 
 
 def names_one(text: str, words: Iterable[str]) -> bool:
     """Whether a text contains one of the keywords as a whole word, in any case."""
-    patterns = [r"\s+".join(map(re.escape, word.split())) for word in words]
+    patterns: list[str] = []
+    for word in words:
+        parts = map(re.escape, word.split())
+        patterns.append(r"\s+".join(parts))
     pattern = "|".join(patterns)
-    return re.search(rf"(?<!\w)(?:{pattern})(?!\w)", nfkc(text), re.IGNORECASE) is not None
+    whole_word = rf"(?<!\w)(?:{pattern})(?!\w)"
+    found = re.search(whole_word, nfkc(text), re.IGNORECASE)
+    return found is not None
 
 
 def news_files() -> set[str]:
     """Return the names of all files that `read_news` can read."""
-    return {TITLES, ARTICLES, RSS, *(f"{split}.tsv" for split in SPLITS)}
+    split_files = [f"{split}.tsv" for split in SPLITS]
+    return {
+        TITLES,
+        ARTICLES,
+        RSS,
+        *split_files,
+    }
 
 
 def read_news(source: Path) -> tuple[list[Dataset], list[str]]:
@@ -43,53 +63,80 @@ def read_news(source: Path) -> tuple[list[Dataset], list[str]]:
     """
     problems = Problems()
     splits = [split for split in SPLITS if (source / f"{split}.tsv").exists()]
-    for name in (*(f"{split}.tsv" for split in splits or SPLITS[:1]), TITLES):
-        if reason := file_error(source / name):
+    wanted_splits = splits or SPLITS[:1]
+    for name in (*(f"{split}.tsv" for split in wanted_splits), TITLES):
+        reason = file_error(source / name)
+        if reason:
             problems.add(source / name, None, None, reason)
     problems.raise_if_any()
+
     articles = _titles(source / TITLES, problems)
-    notes = [_add_bodies(source / ARTICLES, articles, problems)]
-    distractors, note = _distractors(source / RSS, articles, problems)
-    notes.append(note)
+    bodies_note = _add_bodies(source / ARTICLES, articles, problems)
+    distractors, rss_note = _distractors(source / RSS, articles, problems)
     claims = {split: _posts(source / f"{split}.tsv", articles, problems) for split in splits}
     problems.raise_if_any()
+    notes = [bodies_note, rss_note]
     notes += [f"no {split}.tsv" for split in SPLITS if split not in splits]
+
     sources = (*articles.values(), *distractors)
     parts: list[Dataset] = []
     for split, claims_of_split in claims.items():
         grades = {claim.id: {claim.golds[0]: 1} for claim in claims_of_split}
-        parts.append(Dataset(tuple(claims_of_split), sources, Qrels(grades), split))
-    return parts, [note for note in notes if note]
+        dataset = Dataset(
+            tuple(claims_of_split),
+            sources,
+            Qrels(grades),
+            split,
+        )
+        parts.append(dataset)
+    given_notes = [note for note in notes if note]
+    return parts, given_notes
 
 
 def _titles(path: Path, problems: Problems) -> dict[str, Source]:
     titles: dict[str, Source] = {}
-    for line, title, key in _texts_and_ids(path, ("id", "title"), problems, id_first=True):
+    columns = ("id", "title")
+    rows = _texts_and_ids(path, columns, problems, id_first=True)
+    for line, title, key in rows:
         if key in titles:
             problems.add(path, line, "id", f"{key!r} is repeated")
-        titles.setdefault(key, Source(key, title))
+        article = Source(key, title)
+        titles.setdefault(key, article)
     if not titles and not len(problems):
         problems.add(path, None, None, "contains no titles")
     return titles
 
 
-def _posts(path: Path, articles: dict[str, Source], problems: Problems) -> list[Claim]:
+def _posts(
+    path: Path,
+    articles: dict[str, Source],
+    problems: Problems,
+) -> list[Claim]:
     before = len(problems)
     posts: list[Claim] = []
-    for line, text, news in _texts_and_ids(path, ("text", "news id"), problems):
+    columns = ("text", "news id")
+    rows = _texts_and_ids(path, columns, problems)
+    for line, text, news in rows:
         if news not in articles:
             problems.add(path, line, "news id", f"{news!r} is not in {TITLES}")
-        else:
-            posts.append(Claim(f"{path.stem}-{line}", text, golds=(news,)))
+            continue
+        key = f"{path.stem}-{line}"
+        post = Claim(key, text, golds=(news,))
+        posts.append(post)
     if not posts and len(problems) == before:
         problems.add(path, None, None, "no posts")
     return posts
 
 
 def _texts_and_ids(
-    path: Path, columns: tuple[str, str], problems: Problems, *, id_first: bool = False
+    path: Path,
+    columns: tuple[str, str],
+    problems: Problems,
+    *,
+    id_first: bool = False,
 ) -> Iterator[tuple[int, str, str]]:
     """Yield line, text and id of every line; a text may contain tabs."""
+    of_id, of_text = columns if id_first else columns[::-1]
     for number, line in text_lines(path, problems):
         if line is None or not line.strip():
             continue
@@ -101,26 +148,36 @@ def _texts_and_ids(
         if not tab:
             problems.add(path, number, None, f"must be {' <tab> '.join(columns)}")
             continue
-        key, text = key.strip(), _unquoted(text)
-        of_id, of_text = columns if id_first else columns[::-1]
+
+        key = key.strip()
+        text = _unquoted(text)
         id_reason = id_error(key)
         text_reason = text_error(text) if text.strip() else "is empty"
         if id_reason:
             problems.add(path, number, of_id, id_reason)
         if text_reason:
             problems.add(path, number, of_text, text_reason)
-        if not (id_reason or text_reason):
+        is_valid = not (id_reason or text_reason)
+        if is_valid:
             yield number, text, key
 
 
 def _unquoted(cell: str) -> str:
     inner = cell[1:-1]
-    if len(cell) < 2 or cell[0] != '"' or cell[-1] != '"' or '"' in inner.replace('""', ""):
+    is_quoted = len(cell) >= 2 and cell[0] == '"' and cell[-1] == '"'
+    if not is_quoted:
+        return cell
+    without_pairs = inner.replace('""', "")
+    if '"' in without_pairs:
         return cell
     return inner.replace('""', '"')
 
 
-def _add_bodies(path: Path, articles: dict[str, Source], problems: Problems) -> str:
+def _add_bodies(
+    path: Path,
+    articles: dict[str, Source],
+    problems: Problems,
+) -> str:
     if not path.exists():
         return f"no {ARTICLES}: articles have only a title"
     lines = JsonLines(path, problems)
@@ -129,25 +186,32 @@ def _add_bodies(path: Path, articles: dict[str, Source], problems: Problems) -> 
             problems.add(path, row.line, "_id", f"{row.key!r} is not in {TITLES}")
             continue
         title = articles[row.key].title
-        if not row.text("title").strip():
+        own_title = row.text("title")
+        if not own_title.strip():
             row.record = {**row.record, "title": title}
-        articles[row.key] = replace(read_source(row), title=title)
+        article = read_source(row)
+        articles[row.key] = replace(article, title=title)
     with_body = sum(bool(article.abstract.strip()) for article in articles.values())
     return f"{with_body} of {len(articles)} articles have a body"
 
 
 def _distractors(
-    path: Path, article_ids: Collection[str], problems: Problems
+    path: Path,
+    article_ids: Collection[str],
+    problems: Problems,
 ) -> tuple[list[Source], str]:
     if not path.exists():
         return [], ""
     sources: list[Source] = []
     count = 0
-    for row in JsonLines(path, problems).rows():
+    lines = JsonLines(path, problems)
+    for row in lines.rows():
         source = read_source(row)
         count += 1
         if row.key in article_ids:
             problems.add(path, row.line, "_id", f"{row.key!r} is in {TITLES} too")
-        if names_one(f"{source.title}\n{source.abstract}", RSS_WORDS):
+        text = f"{source.title}\n{source.abstract}"
+        if names_one(text, RSS_WORDS):
             sources.append(source)
-    return sources, f"{len(sources)} of {count} articles of {RSS} have one of the six keywords"
+    note = f"{len(sources)} of {count} articles of {RSS} have one of the six keywords"
+    return sources, note

@@ -23,8 +23,10 @@ from claim2source.data.text_files import id_error, open_spreadsheet, text_error,
 
 log = logging.getLogger(__name__)
 
-TRAIN, DEV = "train", "dev"
-_TABLES, _JSON = (".csv", ".tsv"), (".jsonl", ".json", ".ndjson")
+TRAIN = "train"
+DEV = "dev"
+_TABLES = (".csv", ".tsv")
+_JSON = (".jsonl", ".json", ".ndjson")
 _PARQUET = ".parquet"
 # Names of columns, in lower case; the first one that exists is used.
 _ANCHOR = ("anchor", "query", "question", "sentence1", "claim", "post", "text1")
@@ -35,17 +37,21 @@ _NEGATIVE = re.compile(r"(?:hard_)?neg(?:ative)?s?_?[0-9]*")
 # Incremented when the same file would become a different data set.
 _VERSION = 1
 # Share of dev, by positive, and the seed.
-_SHARE, _SEED = 0.1, 13
+_SHARE = 0.1
+_SEED = 13
 
 
 def is_pair_file(name: str | Path) -> bool:
     """Whether a data set's name is the name of a file of pairs."""
     path = Path(name)
-    return _suffix(path) in (*_TABLES, *_JSON, _PARQUET) and path.is_file()
+    if _suffix(path) not in (*_TABLES, *_JSON, _PARQUET):
+        return False
+    return path.is_file()
 
 
 def _suffix(path: Path) -> str:
-    return Path(path.name.removesuffix(".gz")).suffix.lower()
+    unpacked = Path(path.name.removesuffix(".gz"))
+    return unpacked.suffix.lower()
 
 
 def prepared_folder(path: Path) -> Path:
@@ -54,19 +60,24 @@ def prepared_folder(path: Path) -> Path:
     A file with a column `split` keeps its splits. Otherwise all pairs of a tenth of the positives
     are `dev`, the others `train`. Raises `InputError` with the line and field of a problem.
     """
-    digest = hashlib.sha256(f"pairs {_VERSION} {_suffix(path)}\n".encode())
+    kind = f"pairs {_VERSION} {_suffix(path)}\n"
+    digest = hashlib.sha256(kind.encode())
     with open(path, "rb") as file:
         while block := file.read(2**20):
             digest.update(block)
-    folder = default_root() / "pairs" / digest.hexdigest()[:16]
-    if not (folder / CORPUS).is_file():
-        splits = read_pairs(path)
-        try:
-            write_beir(splits, folder)
-        except UserError:
-            # Another process of the same training may have written it.
-            if not (folder / CORPUS).is_file():
-                raise
+    name = digest.hexdigest()[:16]
+    folder = default_root() / "pairs" / name
+    corpus = folder / CORPUS
+    if corpus.is_file():
+        return folder
+
+    splits = read_pairs(path)
+    try:
+        write_beir(splits, folder)
+    except UserError:
+        # Another process of the same training may have written it.
+        if not corpus.is_file():
+            raise
     return folder
 
 
@@ -81,16 +92,23 @@ class _Pairs:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def add(self, row: _PairRow) -> None:
-        anchor, split = _text_id(row.anchor), row.split or TRAIN
+        anchor = _text_id(row.anchor)
+        split = row.split or TRAIN
         self.anchors.setdefault(anchor, (row.anchor, row.language))
         # All pairs of an anchor are in the split of its first pair.
         split = self.split.setdefault(anchor, split)
-        judged = self.grades.setdefault(split, {}).setdefault(anchor, {})
-        for text, grade in [*((t, 1) for t in row.positives), *((t, 0) for t in row.negatives)]:
+        split_grades = self.grades.setdefault(split, {})
+        judged = split_grades.setdefault(anchor, {})
+
+        for text in row.positives:
             source = _text_id(text)
             self.texts.setdefault(source, text)
-            if grade or source != anchor:
-                judged[source] = max(grade, judged.get(source, 0))
+            judged[source] = 1
+        for text in row.negatives:
+            source = _text_id(text)
+            self.texts.setdefault(source, text)
+            if source != anchor:
+                judged.setdefault(source, 0)
 
     def dataset(self, name: str, split: str) -> Dataset:
         """Make the data set of a split, without claims that have no positive."""
@@ -101,9 +119,11 @@ class _Pairs:
             golds = tuple(source for source, grade in judged.items() if grade)
             if golds:
                 text, language = self.anchors[key]
-                claims.append(Claim(key, text, language or "en", golds=golds))
+                claim = Claim(key, text, language or "en", golds=golds)
+                claims.append(claim)
                 grades[key] = judged
-        return Dataset(tuple(claims), sources, Qrels(grades), split, name)
+        qrels = Qrels(grades)
+        return Dataset(tuple(claims), sources, qrels, split, name)
 
 
 @dataclass(frozen=True)
@@ -133,25 +153,32 @@ def read_pairs(path: Path) -> list[Dataset]:
         else:
             pairs.add(pair)
     problems.raise_if_any()
-    splits = [pairs.dataset(path.name, split) for split in pairs.grades]
-    splits = [part for part in splits if part.claims]
+
+    datasets = [pairs.dataset(path.name, split) for split in pairs.grades]
+    splits = [part for part in datasets if part.claims]
     if not splits:
         raise InputError(path, reason="contains no pair of an anchor and a positive")
     for reason, count in pairs.left_out.items():
         log.warning("%s: skipped %d %s", path, count, reason)
-    if [part.split for part in splits] != [TRAIN]:
+    names = [part.split for part in splits]
+    if names != [TRAIN]:
         return splits
+
     try:
-        rest, dev = carve_val(splits[0], _SHARE, _SEED)
+        rest, val = carve_val(splits[0], _SHARE, _SEED)
     except ConfigError:
         reason = "needs pairs of two or more positives, because some are held out"
         raise InputError(path, reason=reason) from None
-    return [rest, dev.with_claims(dev.claims, split=DEV)]
+    dev = val.with_claims(val.claims, split=DEV)
+    return [rest, dev]
 
 
 def _text_id(text: str) -> str:
     """Return the id of a text, the same for an anchor and a source: it is not ranked for itself."""
-    return "t" + hashlib.sha256(" ".join(text.split()).encode()).hexdigest()[:15]
+    words = text.split()
+    spaced = " ".join(words)
+    digest = hashlib.sha256(spaced.encode())
+    return "t" + digest.hexdigest()[:15]
 
 
 def _rows(path: Path, problems: Problems) -> Iterator[Row]:
@@ -170,8 +197,10 @@ def _table_rows(path: Path, problems: Problems) -> Iterator[Row]:
     problems.raise_if_any()
     names = [name for name in dict.fromkeys(header) if _is_read(name)]
     _columns(path, header)
-    for number, cells in tsv_rows(path, names, problems, lines=lines, delimiter=separator):
-        yield _row(path, number, dict(zip(names, cells, strict=True)), problems)
+    rows = tsv_rows(path, names, problems, lines=lines, delimiter=separator)
+    for number, cells in rows:
+        record = dict(zip(names, cells, strict=True))
+        yield _row(path, number, record, problems)
 
 
 def _parquet_rows(path: Path, problems: Problems) -> Iterator[Row]:
@@ -180,18 +209,25 @@ def _parquet_rows(path: Path, problems: Problems) -> Iterator[Row]:
     number = 0
     try:
         with parquet.ParquetFile(path) as file:
-            names = [name for name in file.schema_arrow.names if _is_read(name)]
-            _columns(path, file.schema_arrow.names)
+            header = file.schema_arrow.names
+            names = [name for name in header if _is_read(name)]
+            _columns(path, header)
             for batch in file.iter_batches(columns=names):
                 for record in batch.to_pylist():
                     number += 1
                     yield _row(path, number, record, problems)
     except (ArrowException, OSError, ValueError) as error:
-        reason = f"not readable Parquet: {' '.join(str(error).split())}"
+        words = str(error).split()
+        reason = f"not readable Parquet: {' '.join(words)}"
         problems.add(path, number or None, None, reason)
 
 
-def _row(path: Path, number: int, record: Mapping[str, object], problems: Problems) -> Row:
+def _row(
+    path: Path,
+    number: int,
+    record: Mapping[str, object],
+    problems: Problems,
+) -> Row:
     def complain(name: str, reason: str, kind: str = "", /) -> None:
         problems.add(path, number, name, reason, kind)
 
@@ -200,12 +236,23 @@ def _row(path: Path, number: int, record: Mapping[str, object], problems: Proble
 
 def _is_read(name: str) -> bool:
     small = name.lower()
-    known = (*_ANCHOR, *_POSITIVE, *_LANGUAGE, *_LABEL, "split")
-    return small in known or _NEGATIVE.fullmatch(small) is not None
+    known = (
+        *_ANCHOR,
+        *_POSITIVE,
+        *_LANGUAGE,
+        *_LABEL,
+        "split",
+    )
+    if small in known:
+        return True
+    return _NEGATIVE.fullmatch(small) is not None
 
 
 def _first(names: Mapping[str, str], known: Sequence[str]) -> str | None:
-    return next((names[name] for name in known if name in names), None)
+    for name in known:
+        if name in names:
+            return names[name]
+    return None
 
 
 def _columns(path: Path, header: Sequence[str]) -> None:
@@ -213,8 +260,9 @@ def _columns(path: Path, header: Sequence[str]) -> None:
     names = {name.lower(): name for name in reversed(header)}
     for field_name, known in (("anchor", _ANCHOR), ("positive", _POSITIVE)):
         if _first(names, known) is None:
+            others = ", ".join(known[1:])
             listed = ", ".join(header) or "none"
-            reason = f"no such column, nor {', '.join(known[1:])}; there are: {listed}"
+            reason = f"no such column, nor {others}; there are: {listed}"
             raise InputError(path, field=field_name, reason=reason)
 
 
@@ -222,25 +270,45 @@ def _pair(row: Row) -> _PairRow | None:
     """Parse a row; None if it has no anchor, or nothing else."""
     names: dict[str, str] = {}
     for name in row.record:
-        names.setdefault(name.lower(), name)
-    anchor_name, positive_name = _first(names, _ANCHOR), _first(names, _POSITIVE)
-    for name, found in (("anchor", anchor_name), ("positive", positive_name)):
-        if found is None:
-            row.complain(name, f"is missing; there are: {', '.join(row.record) or 'none'}")
+        small = name.lower()
+        names.setdefault(small, name)
+    anchor_name = _first(names, _ANCHOR)
+    positive_name = _first(names, _POSITIVE)
     if anchor_name is None or positive_name is None:
+        listed = ", ".join(row.record) or "none"
+        missing = f"is missing; there are: {listed}"
+        if anchor_name is None:
+            row.complain("anchor", missing)
+        if positive_name is None:
+            row.complain("positive", missing)
         return None
+
     anchors = _texts(row, anchor_name)
     positives = _texts(row, positive_name)
     negatives = _negatives(row, names)
-    if not _is_positive(row, _first(names, _LABEL)):
-        positives, negatives = [], [*positives, *negatives]
-    language = _word(row, _first(names, _LANGUAGE))
-    split = _word(row, names.get("split"))
-    if split and (reason := _split_error(split)):
-        row.complain(names["split"], reason)
-    if len(anchors) != 1 or not (positives or negatives):
+    label_name = _first(names, _LABEL)
+    if not _is_positive(row, label_name):
+        negatives = [*positives, *negatives]
+        positives = []
+    language_name = _first(names, _LANGUAGE)
+    language = _word(row, language_name)
+    split_name = names.get("split")
+    split = _word(row, split_name)
+    if split:
+        reason = _split_error(split)
+        if reason:
+            row.complain(names["split"], reason)
+
+    has_texts = positives or negatives
+    if len(anchors) != 1 or not has_texts:
         return None
-    return _PairRow(anchors[0], tuple(positives), tuple(negatives), language, split)
+    return _PairRow(
+        anchors[0],
+        tuple(positives),
+        tuple(negatives),
+        language,
+        split,
+    )
 
 
 def _negatives(row: Row, names: Mapping[str, str]) -> list[str]:
@@ -253,17 +321,21 @@ def _negatives(row: Row, names: Mapping[str, str]) -> list[str]:
 
 def _word(row: Row, name: str | None) -> str:
     """Return a field of one word; "" if it is missing."""
-    value = None if name is None else row.record[name]
-    if name is None or value is None:
+    if name is None:
         return ""
-    return row.as_text(name, value).strip()
+    value = row.record[name]
+    if value is None:
+        return ""
+    text = row.as_text(name, value)
+    return text.strip()
 
 
 def _texts(row: Row, name: str) -> list[str]:
     """Return the texts of a field, which may be a list, without blank ones."""
     value = row.record[name]
+    items = value if isinstance(value, list) else [value]
     texts: list[str] = []
-    for item in value if isinstance(value, list) else [value]:
+    for item in items:
         if item is None:
             continue
         text = row.as_text(name, item).strip()
@@ -274,19 +346,25 @@ def _texts(row: Row, name: str) -> list[str]:
 
 def _is_positive(row: Row, name: str | None) -> bool:
     """Whether a row is a positive pair by its label, or has no label."""
-    value = None if name is None else row.record[name]
-    if name is None or value is None or isinstance(value, str) and not value.strip():
+    if name is None:
         return True
+    value = row.record[name]
+    is_blank = isinstance(value, str) and not value.strip()
+    if value is None or is_blank:
+        return True
+    text = str(value)
     try:
-        label = float(str(value))
+        label = float(text)
     except ValueError:
         label = -1.0
     if not 0 <= label <= 1:
-        row.complain(name, f"{str(value)[:40]!r} is not a number from 0 to 1, 1 for a pair")
+        beginning = text[:40]
+        row.complain(name, f"{beginning!r} is not a number from 0 to 1, 1 for a pair")
     return label >= 0.5
 
 
 def _split_error(name: str) -> str | None:
     if re.fullmatch(r"[A-Za-z0-9_.-]{1,60}", name):
         return id_error(name)
-    return f"{name[:40]!r} is not the name of a split, such as train"
+    beginning = name[:40]
+    return f"{beginning!r} is not the name of a split, such as train"

@@ -49,13 +49,23 @@ def row_to_paper(row: Row) -> Paper | None:
     source = read_source(row)
     if not f"{source.title}{source.abstract}".strip():
         return None
-    doi, lang = plain_doi(row.text("metadata.doi")), row.text("metadata.lang")
+
+    doi = plain_doi(row.text("metadata.doi"))
+    lang = row.text("metadata.lang")
     code = iso_language(lang) or primary_language(lang)
     retracted = row.meta.get("retracted")
     if isinstance(retracted, bool | int) or retracted is None:
         retracted = str(int(bool(retracted)))
-    state = cell_state(row.as_text("metadata.retracted", retracted))
-    return tidy(Paper(source, doi, row.text("metadata.url"), code, state))
+    retracted_text = row.as_text("metadata.retracted", retracted)
+    state = cell_state(retracted_text)
+    paper = Paper(
+        source,
+        doi,
+        row.text("metadata.url"),
+        code,
+        state,
+    )
+    return tidy(paper)
 
 
 def _is_empty(record: Mapping[str, object]) -> bool:
@@ -63,7 +73,8 @@ def _is_empty(record: Mapping[str, object]) -> bool:
     texts = [record.get("title"), record.get("text")]
     if any(text is not None and str(text).strip() for text in texts):
         return False
-    return set(record) <= {"_id", "title", "text", "metadata"}
+    known_keys = {"_id", "title", "text", "metadata"}
+    return set(record) <= known_keys
 
 
 def read_openalex(row: Row, path: Path, problems: Problems) -> Paper | None:
@@ -71,9 +82,11 @@ def read_openalex(row: Row, path: Path, problems: Problems) -> Paper | None:
     key = row.as_id("id", record.get("id"))
     if key is None:
         return None
-    if not key.removeprefix(ADDRESS).upper().startswith("W"):
+    short_key = key.removeprefix(ADDRESS)
+    if not short_key.upper().startswith("W"):
         row.complain("id", f"{key!r} is not a work of OpenAlex")
         return None
+
     abstract = _in_order(row, record.get("abstract_inverted_index"))
     authors: list[str] = []
     for authorship in _list(record.get("authorships")):
@@ -81,19 +94,22 @@ def read_openalex(row: Row, path: Path, problems: Problems) -> Paper | None:
         name = name or _nested(authorship, "raw_author_name")
         if isinstance(name, str) and name.strip():
             authors.append(row.as_text("authorships", name))
-    locations = [record.get("primary_location"), *_list(record.get("locations"))]
+    other_locations = _list(record.get("locations"))
+    locations = [record.get("primary_location"), *other_locations]
     names = (_nested(location, "source", "display_name") for location in locations)
+    has_address = key.startswith("https://")
+    is_retracted = record.get("is_retracted") is True
     texts = PaperTexts(
-        key=key.removeprefix(ADDRESS),
+        key=short_key,
         title=first_text(row, "title", "display_name"),
         abstract=abstract or first_text(row, "abstract"),  # pyalex has the plain text
         authors=authors,
         venue=row.as_text("primary_location", next(filter(None, names), "")),
         date=first_text(row, "publication_date", "publication_year"),
         doi=first_text(row, "doi"),
-        url=key if key.startswith("https://") else ADDRESS + key,
+        url=key if has_address else ADDRESS + key,
         lang=first_text(row, "language"),
-        retracted=RETRACTED if record.get("is_retracted") is True else "",
+        retracted=RETRACTED if is_retracted else "",
     )
     return make_paper(path, row.location, problems, texts)
 
@@ -110,17 +126,29 @@ def _in_order(row: Row, index: object) -> str:
         for position in _list(positions):
             if type(position) is int and position >= 0:
                 words.append((position, word))
-    return row.as_text(field, " ".join(word for _, word in sorted(words)))
+    text = " ".join(word for _, word in sorted(words))
+    return row.as_text(field, text)
 
 
 def read_crossref(row: Row, path: Path, problems: Problems) -> Paper | None:
-    doi = plain_doi(first_text(row, "DOI", "doi") or _csl_id(row))
-    titles = [_chosen(row, "title", path, problems), _joined(row, "subtitle")]
-    names = ("issued", "published", "published-online", "published-print", "posted")
-    dates = [_date_text(row.record.get(name)) for name in names]
+    written_doi = first_text(row, "DOI", "doi") or _csl_id(row)
+    doi = plain_doi(written_doi)
+    titles = [
+        _chosen(row, "title", path, problems),
+        _joined(row, "subtitle"),
+    ]
+    date_fields = (
+        "issued",
+        "published",
+        "published-online",
+        "published-print",
+        "posted",
+    )
+    dates = [_date_text(row.record.get(field)) for field in date_fields]
     created = _date_text(row.record.get("created"))
     authors = _list(row.record.get("author")) or _list(row.record.get("editor"))
-    venue = _chosen(row, "container-title", path, problems) or _nested_text(row, "institution")
+    journal = _chosen(row, "container-title", path, problems)
+    venue = journal or _nested_text(row, "institution")
     texts = PaperTexts(
         key="",
         title=": ".join(filter(None, titles)),
@@ -133,9 +161,17 @@ def read_crossref(row: Row, path: Path, problems: Problems) -> Paper | None:
         lang=first_text(row, "language"),
         retracted=_updates(row.record),
     )
-    ids = (doi, first_text(row, "DOI").strip().lower(), _csl_id(row))
-    key = choose_key(path, row.location, problems, ids, texts)
-    return make_paper(path, row.location, problems, replace(texts, key=key))
+    lower_doi = first_text(row, "DOI").strip().lower()
+    ids = (doi, lower_doi, _csl_id(row))
+    key = choose_key(
+        path,
+        row.location,
+        problems,
+        ids,
+        texts,
+    )
+    with_key = replace(texts, key=key)
+    return make_paper(path, row.location, problems, with_key)
 
 
 def _csl_id(row: Row) -> str:
@@ -145,15 +181,23 @@ def _csl_id(row: Row) -> str:
 
 
 def _address(row: Row) -> str:
-    url, pmid = first_text(row, "URL", "url"), _plain_text(row.record, "PMID")
+    url = first_text(row, "URL", "url")
+    pmid = _plain_text(row.record, "PMID")
     if not url and is_digits(pmid):
         return f"{PUBMED}{pmid}/"
     return first_address([url]) or url
 
 
-def _chosen(row: Row, field: str, path: Path, problems: Problems) -> str:
+def _chosen(
+    row: Row,
+    field: str,
+    path: Path,
+    problems: Problems,
+) -> str:
     """Return the first text of a field; count other texts, such as translations."""
-    if len(set(map(str, _list(row.record.get(field))))) > 1:
+    values = _list(row.record.get(field))
+    distinct = set(map(str, values))
+    if len(distinct) > 1:
         problems.count(f"additional {field}s, skipped", path, row.location)
     return first_text(row, field)
 
@@ -161,7 +205,8 @@ def _chosen(row: Row, field: str, path: Path, problems: Problems) -> str:
 def _joined(row: Row, field: str) -> str:
     listed = row.record.get(field)
     if isinstance(listed, list):
-        return ": ".join(row.as_text(field, text) for text in listed if text)
+        texts = [row.as_text(field, text) for text in listed if text]
+        return ": ".join(texts)
     return first_text(row, field)
 
 
@@ -170,29 +215,39 @@ def _updates(record: Mapping[str, object]) -> str:
     own_doi = plain_doi(_plain_text(record, "DOI"))
     states: list[str] = []
     for update in _list(record.get("updated-by")):
-        states.append(_update_state(update))
+        state = _update_state(update)
+        states.append(state)
     for update in _list(record.get("update-to")):
         doi = plain_doi(_plain_text(update, "DOI"))
         if doi == own_doi:  # the work was withdrawn under its own DOI
-            states.append(_update_state(update))
+            state = _update_state(update)
         else:
-            states.append(notice_about(_update_kind(update), [doi]))
+            kind = _update_kind(update)
+            state = notice_about(kind, [doi])
+        states.append(state)
     return worst(states)
 
 
 def _update_kind(update: object) -> str:
     kind = _plain_text(update, "type").replace("_", " ")
-    return kind if notice_state(kind) else f"{kind} {_plain_text(update, 'label')}"
+    if notice_state(kind):
+        return kind
+    label = _plain_text(update, "label")
+    return f"{kind} {label}"
 
 
 def _update_state(update: object) -> str:
+    kind = _update_kind(update)
     updated = _nested(update, "updated")
-    day = iso_date(_date_text(updated) or _plain_text(updated, "date-time"))
-    return notice_state(_update_kind(update), day, plain_doi(_plain_text(update, "DOI")))
+    time = _date_text(updated) or _plain_text(updated, "date-time")
+    day = iso_date(time)
+    doi = plain_doi(_plain_text(update, "DOI"))
+    return notice_state(kind, day, doi)
 
 
 def _nested_text(row: Row, field: str) -> str:
     listed = _list(row.record.get(field))
     if not listed:
         return ""
-    return row.as_text(field, _nested(listed[0], "name") or "")
+    name = _nested(listed[0], "name") or ""
+    return row.as_text(field, name)

@@ -46,7 +46,11 @@ if TYPE_CHECKING:
 Kind = Literal["csv", "xlsx", "parquet"]
 OPENALEX = "https://openalex.org/"
 # The field in corpus.jsonl for each field of a table.
-_FIELD_OF = {"id": "_id", "title": "title", "abstract": "text"}
+_FIELD_OF = {
+    "id": "_id",
+    "title": "title",
+    "abstract": "text",
+}
 _NAMES = {key: field for field, key in _FIELD_OF.items()}
 _NAMES |= {f"metadata.{field}": field for field in OF_SOURCES}
 # Missing values as pandas and R write them.
@@ -77,25 +81,32 @@ TableReader = Callable[[Path, Mapping[str, str], Problems], Iterator[tuple[Colum
 
 
 def read_table(
-    path: Path, kind: Kind, renamed: Mapping[str, str], problems: Problems
+    path: Path,
+    kind: Kind,
+    renamed: Mapping[str, str],
+    problems: Problems,
 ) -> Iterator[Paper | None]:
     """Yield the papers of a table; None for a row that is skipped and counted.
 
     Raises `InputError` if there is no column for a title or an abstract.
     """
-    for columns, (line, cells) in _READERS[kind](path, renamed, problems):
-        yield _TableRow(path, line, cells, columns, problems).paper()
+    read_rows = _READERS[kind]
+    for columns, (line, cells) in read_rows(path, renamed, problems):
+        row = _TableRow(path, line, cells, columns, problems)
+        yield row.paper()
 
 
 def record_to_paper(row: Row, path: Path, problems: Problems) -> Paper | None:
     """Read a JSON record from an unknown source by its keys, like a row of a table."""
-    columns = match_columns(list(row.record), {})
+    keys = list(row.record)
+    columns = match_columns(keys, {})
     if not {"title", "abstract"} & set(columns.fields):
         listed = ", ".join(row.record)
         row.complain("title", f"is missing, and so is abstract; there are: {listed}")
         return None
     cells = {name: _plain_value(row.record[name]) for name in columns.names}
-    return _TableRow(path, row.location, cells, columns, problems).paper()
+    table_row = _TableRow(path, row.location, cells, columns, problems)
+    return table_row.paper()
 
 
 def _plain_value(value: object) -> object:
@@ -118,21 +129,29 @@ class _TableRow:
         columns: Columns,
         problems: Problems,
     ) -> None:
-        self.path, self.location, self.problems = path, location, problems
-        self.cells, self.columns = cells, columns
+        self.path = path
+        self.location = location
+        self.problems = problems
+        self.cells = cells
+        self.columns = columns
 
     def paper(self) -> Paper | None:
         """Make the paper; None for a row without title and abstract, or with a note."""
-        if self.text("type").lower() in ATTACHED:
+        document_type = self.text("type").lower()
+        if document_type in ATTACHED:
             self.problems.count(NOTES, self.path, self.location)
             return None
-        title, abstract = self.prose("title"), self.prose("abstract")
+        title = self.prose("title")
+        abstract = self.prose("abstract")
         if not f"{title}{abstract}".strip():
             return None
-        doi, pmid = self.doi(), pubmed_id(self.text("pmid"))
+
+        doi = self.doi()
+        pmid = pubmed_id(self.text("pmid"))
         date = self.date()
         texts = PaperTexts("", title, abstract, date=date)
-        key = choose_key(self.path, self.location, self.problems, self.ids(doi, pmid), texts)
+        ids = self.ids(doi, pmid)
+        key = choose_key(self.path, self.location, self.problems, ids, texts)
         metadata: dict[str, object] = {
             "authors": self.authors(),
             "venue": self.venue(),
@@ -142,21 +161,30 @@ class _TableRow:
             "lang": self.text("lang"),
             "retracted": self.state(),
         }
-        record = {"_id": key, "title": title, "text": abstract, "metadata": metadata}
+        record = {
+            "_id": key,
+            "title": title,
+            "text": abstract,
+            "metadata": metadata,
+        }
         line = self.location if isinstance(self.location, int) else 0
-        return row_to_paper(Row(record, line, self._complain))
+        row = Row(record, line, self._complain)
+        return row_to_paper(row)
 
     def _complain(self, field: str, reason: str, kind: str = "", /) -> None:
-        label = self.columns.label(_NAMES.get(field, field))
+        name = _NAMES.get(field, field)
+        label = self.columns.label(name)
         if isinstance(self.location, int):
             self.problems.add(self.path, self.location, label, reason, kind)
         else:
-            self.problems.add(self.path, None, f"{self.location}: {label}", reason, kind)
+            place = f"{self.location}: {label}"
+            self.problems.add(self.path, None, place, reason, kind)
 
     def values(self, field: str) -> Iterator[object]:
         """Yield the filled cells of a field."""
         for column in self.columns.fields.get(field, ()):
-            value = self._cell(field, self.cells.get(column))
+            cell = self.cells.get(column)
+            value = self._cell(field, cell)
             if value not in ("", []):
                 yield value
 
@@ -165,12 +193,16 @@ class _TableRow:
         value = next(self.values(field), "")
         if isinstance(value, list):
             return "; ".join(str(item) for item in value)
-        return str(value).strip() if field != "abstract" else str(value)
+        text = str(value)
+        return text if field == "abstract" else text.strip()
 
     def prose(self, field: str) -> str:
         """Return the first cell that is not a placeholder, without markup."""
         for value in self.values(field):
-            text = "; ".join(map(str, value)) if isinstance(value, list) else str(value)
+            if isinstance(value, list):
+                text = "; ".join(map(str, value))
+            else:
+                text = str(value)
             if not is_placeholder(text):
                 return clean(text, self.path, self.location, self.problems)
         return ""
@@ -180,41 +212,54 @@ class _TableRow:
         if cell is None:
             return ""
         if isinstance(cell, list):
-            listed = [item for item in cell if item is not None and str(item) not in _EMPTY]
-            return listed if field in ("authors", "groups") else "; ".join(map(str, listed))
+            listed = [item for item in cell if not _is_empty(item)]
+            if field in ("authors", "groups"):
+                return listed
+            return "; ".join(map(str, listed))
+
         text = str(cell)
-        if text.strip() in _EMPTY:
+        stripped = text.strip()
+        if stripped in _EMPTY:
             note = "cells such as nan or None, treated as empty"
             self.problems.count(note, self.path, self.location)
             return ""
         if field == "date" and text.startswith(_NO_YEAR):
             self.problems.count("unreadable dates", self.path, text)
             return ""
-        return text if text.strip() else ""
+        return text if stripped else ""
 
     def ids(self, doi: str, pmid: str) -> Iterator[str]:
         """Yield the possible ids: the table's own, the DOI, PubMed's, a key."""
         for value in self.values("id"):
-            yield str(value).strip().removeprefix(OPENALEX)
+            own = str(value).strip()
+            yield own.removeprefix(OPENALEX)
         yield from filter(None, (doi, pmid))
         for value in self.values("key"):
-            yield str(value).strip().removeprefix(OPENALEX)
+            key = str(value).strip()
+            yield key.removeprefix(OPENALEX)
 
     def doi(self) -> str:
         """Return the DOI in its own cell, else the only one in Embase's source."""
-        if doi := plain_doi(self.text("doi")):
+        doi = plain_doi(self.text("doi"))
+        if doi:
             return doi
-        dois = plain_dois(self.embase.string) if self.embase else []
+        if not self.embase:
+            return ""
+        dois = plain_dois(self.embase.string)
         return dois[0] if len(dois) == 1 else ""
 
     def venue(self) -> str:
         """Return the venue, which Embase writes before the year and the volume."""
-        return self.embase["venue"] if self.embase else self.prose("venue")
+        if self.embase:
+            return self.embase["venue"]
+        return self.prose("venue")
 
     def date(self) -> str:
         """Return the date as precisely as the cells have it."""
-        year = self.text("year").partition("//")[0].removesuffix(".0")
-        found = self.text("date").partition("//")[0] or year or self.text("early")
+        first_year = self.text("year").partition("//")[0]
+        year = first_year.removesuffix(".0")
+        first_date = self.text("date").partition("//")[0]
+        found = first_date or year or self.text("early")
         if self.embase and not found:
             year = self.embase["year"]
             dates = _EMBASE_DATE.findall(self.embase.string)
@@ -224,15 +269,18 @@ class _TableRow:
     @cached_property
     def embase(self) -> re.Match[str] | None:
         """Embase's source in a single cell, if there is no better venue."""
-        column = next(iter(self.columns.fields.get("venue", ())), "")
+        venue_columns = self.columns.fields.get("venue", ())
+        column = next(iter(venue_columns), "")
         if heading_key(column) != "source":
             return None
-        return _EMBASE_SOURCE.match(str(self.cells.get(column)))
+        cell = str(self.cells.get(column))
+        return _EMBASE_SOURCE.match(cell)
 
     def address(self, pmid: str) -> str:
         """Return the first web address, or else the paper's page at PubMed or OpenAlex."""
         texts = [str(value) for value in self.values("url")]
-        if address := first_address(texts):
+        address = first_address(texts)
+        if address:
             return address
         if texts:
             return texts[0].strip()
@@ -249,21 +297,34 @@ class _TableRow:
         text = _AUTHOR_NUMBER.sub("", str(people))
         if is_placeholder(text):
             text = ""
-        if self.columns.has("itemtitle", "itemdoi") and not re.search("[;,|]", text):
-            text = "; ".join(_run_together(text))
+        is_springer = self.columns.has("itemtitle", "itemdoi")
+        if is_springer and not re.search("[;,|]", text):
+            names = _run_together(text)
+            text = "; ".join(names)
         if self.columns.has("journalbook"):
             text = _LAST_INITIALS.sub(r"\1", text.strip())
+
         groups = [str(value) for value in self.values("groups")]
-        return "; ".join(filter(None, [text, *groups])) if groups else text
+        if not groups:
+            return text
+        parts = filter(None, [text, *groups])
+        return "; ".join(parts)
 
     def state(self) -> str:
         """Return whether the paper was retracted, by its own cell or the type of the document."""
-        if state := cell_state(self.text("retracted")):
+        state = cell_state(self.text("retracted"))
+        if state:
             return state
         for value in self.values("type"):
-            if re.search(r"\b(retracted|withdrawn)\b", str(value), re.IGNORECASE):
-                return notice_state(str(value))
+            document_type = str(value)
+            if re.search(r"\b(retracted|withdrawn)\b", document_type, re.IGNORECASE):
+                return notice_state(document_type)
         return ""
+
+
+def _is_empty(item: object) -> bool:
+    """Whether an entry of a list is a missing value."""
+    return item is None or str(item) in _EMPTY
 
 
 def _run_together(text: str) -> list[str]:
@@ -273,34 +334,44 @@ def _run_together(text: str) -> list[str]:
     for position in range(1, len(text)):
         before = text[first:position]
         is_end = before[-1].islower() or before[-1] == ")"
-        if text[position].isupper() and is_end and not before.split()[-1].endswith(_BEGINS):
+        if not is_end or not text[position].isupper():
+            continue
+        last_word = before.split()[-1]
+        if not last_word.endswith(_BEGINS):
             names.append(before)
             first = position
     return [*names, text[first:]]
 
 
 def _csv(
-    path: Path, renamed: Mapping[str, str], problems: Problems
+    path: Path,
+    renamed: Mapping[str, str],
+    problems: Problems,
 ) -> Iterator[tuple[Columns, Cells]]:
     before = len(problems)
-    header, separator, lines = open_spreadsheet(path, problems, (*KNOWN, *renamed.values()))
+    known = (*KNOWN, *renamed.values())
+    header, separator, lines = open_spreadsheet(path, problems, known)
     if len(problems) > before:
         return
     # Web of Science does not quote cells, and its texts contain quotes.
-    is_wos = separator == "\t" and {"pt", "ti", "ut"} <= set(map(heading_key, header))
+    headings = set(map(heading_key, header))
+    is_wos = separator == "\t" and {"pt", "ti", "ut"} <= headings
     csv.field_size_limit(2**31 - 1)
     if is_wos:
         reader = csv.reader(lines, delimiter=separator, strict=True, quoting=csv.QUOTE_NONE)
     else:
         reader = csv.reader(lines, delimiter=separator, strict=True)
+
     columns: Columns | None = None
     width = 0
     rows = csv_rows(reader, path, problems)
     first = list(islice(rows, 2))
     rows = chain(first, rows)
-    if _has_a_field_a_line([cells for _, cells in first]):
+    first_cells = [cells for _, cells in first]
+    if _has_a_field_a_line(first_cells):
         yield from _records_by_field(rows, renamed)
         return
+
     for number, cells in rows:
         if columns is None:
             header = [cell.strip() for cell in cells]
@@ -312,7 +383,8 @@ def _csv(
             reason = f"{len(cells)} columns; the header has {width}"
             problems.add(path, number, None, reason)
         else:
-            yield columns, (number, dict(zip(columns.header, row, strict=True)))
+            record = dict(zip(columns.header, row, strict=True))
+            yield columns, (number, record)
     if columns is None:
         table_columns(path, [], renamed, problems)
 
@@ -320,35 +392,51 @@ def _csv(
 def _has_a_field_a_line(first: Sequence[Sequence[str]]) -> bool:
     """Whether each line has a field's name and its values, another format of Embase."""
     names = [cells[0] for cells in first if len(cells) > 1]
-    is_named = all(name.isupper() and heading_key(name) in KNOWN for name in names)
-    return len(names) == 2 and is_named and names[0] == "TITLE" and not first[0][1].isupper()
+    are_known = all(name.isupper() and heading_key(name) in KNOWN for name in names)
+    if len(names) != 2 or not are_known:
+        return False
+    first_value = first[0][1]
+    return names[0] == "TITLE" and not first_value.isupper()
 
 
 def _records_by_field(
-    rows: Iterator[tuple[int, list[str]]], renamed: Mapping[str, str]
+    rows: Iterator[tuple[int, list[str]]],
+    renamed: Mapping[str, str],
 ) -> Iterator[tuple[Columns, Cells]]:
     """Collect records from lines with one field each; TITLE begins a record."""
     line = 0
     record: dict[str, object] = {}
     for number, cells in rows:
-        name, values = cells[0].strip(), [cell.strip() for cell in cells[1:] if cell.strip()]
+        name = cells[0].strip()
+        stripped = [cell.strip() for cell in cells[1:]]
+        values = [cell for cell in stripped if cell]
         if name == "TITLE":
             if record:
-                yield match_columns(list(record), renamed), (line, record)
-            line, record = number, {}
+                columns = match_columns(list(record), renamed)
+                yield columns, (line, record)
+            line = number
+            record = {}
         record[name] = values[0] if len(values) == 1 else values
-    yield match_columns(list(record), renamed), (line, record)
+    columns = match_columns(list(record), renamed)
+    yield columns, (line, record)
 
 
 def _of_width(cells: Sequence[str], width: int) -> Sequence[str] | None:
     """Fit a row to the header by dropping surplus empty cells at its end."""
-    if len(cells) > width and not any(cell.strip() for cell in cells[width:]):
-        return cells[:width]
-    return cells if len(cells) == width else None
+    if len(cells) == width:
+        return cells
+    if len(cells) < width:
+        return None
+    surplus = cells[width:]
+    if any(cell.strip() for cell in surplus):
+        return None
+    return cells[:width]
 
 
 def _xlsx(
-    path: Path, renamed: Mapping[str, str], problems: Problems
+    path: Path,
+    renamed: Mapping[str, str],
+    problems: Problems,
 ) -> Iterator[tuple[Columns, Cells]]:
     try:
         from openpyxl import load_workbook
@@ -365,30 +453,43 @@ def _xlsx(
                 problems.count("workbooks of which only the first sheet is read", path)
             # Some programs write a size that is too small, and rows would be lost.
             sheet.reset_dimensions()
-            rows = (list(map(_cell_value, row)) for row in sheet.iter_rows(values_only=True))
+            sheet_rows = sheet.iter_rows(values_only=True)
+            rows = (list(map(_cell_value, row)) for row in sheet_rows)
             yield from _sheet_rows(path, rows, renamed, problems)
     except (BadZipFile, InvalidFileException, KeyError, ValueError, OSError, EOFError) as error:
-        reason = " ".join(str(error).split())
+        words = str(error).split()
+        reason = " ".join(words)
         problems.add(path, None, None, f"is not a readable Excel workbook: {reason}")
 
 
 def _sheet_rows(
-    path: Path, rows: Iterator[list[str]], renamed: Mapping[str, str], problems: Problems
+    path: Path,
+    rows: Iterator[list[str]],
+    renamed: Mapping[str, str],
+    problems: Problems,
 ) -> Iterator[tuple[Columns, Cells]]:
-    first = list(enumerate(islice(rows, 15), start=1))
+    first_rows = islice(rows, 15)
+    first = list(enumerate(first_rows, start=1))
     filled = [(number, row) for number, row in first if any(row)]
-    position = header_position([row for _, row in filled], (*KNOWN, *renamed.values()))
+    filled_rows = [row for _, row in filled]
+    known = (*KNOWN, *renamed.values())
+    position = header_position(filled_rows, known)
     if not filled:
         filled = [(1, [])]
     if position:
         problems.count("tables with lines before the header, which were skipped", path)
-    header = [cell.strip() for cell in filled[position][1]]
+    _, headings = filled[position]
+    header = [cell.strip() for cell in headings]
     while header and not header[-1]:
         del header[-1]
     columns = table_columns(path, header, renamed, problems)
-    for number, row in chain(filled[position + 1 :], enumerate(rows, start=len(first) + 1)):
+
+    below_header = filled[position + 1 :]
+    other_rows = enumerate(rows, start=len(first) + 1)
+    for number, row in chain(below_header, other_rows):
         if any(row):
-            yield columns, (number, dict(zip(header, row, strict=False)))
+            record = dict(zip(header, row, strict=False))
+            yield columns, (number, record)
 
 
 def _cell_value(value: object) -> str:
@@ -396,7 +497,9 @@ def _cell_value(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, datetime):
-        return value.date().isoformat() if value.time() == time() else value.isoformat(" ")
+        if value.time() == time():
+            return value.date().isoformat()
+        return value.isoformat(" ")
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, float) and value.is_integer():
@@ -406,7 +509,9 @@ def _cell_value(value: object) -> str:
 
 
 def _parquet(
-    path: Path, renamed: Mapping[str, str], problems: Problems
+    path: Path,
+    renamed: Mapping[str, str],
+    problems: Problems,
 ) -> Iterator[tuple[Columns, Cells]]:
     from pyarrow import ArrowException, Table, parquet
 
@@ -417,17 +522,25 @@ def _parquet(
             names = columns.names
             for batch in file.iter_batches(_BATCH, columns=names):
                 table = Table.from_batches([batch])
-                values = {name: _dates_as_text(table.column(name)).to_pylist() for name in names}
+                values: dict[str, list[object]] = {}
+                for name in names:
+                    column = _dates_as_text(table.column(name))
+                    values[name] = column.to_pylist()
                 for row in range(len(table)):
                     number += 1
-                    yield columns, (number, {name: values[name][row] for name in names})
+                    record = {name: values[name][row] for name in names}
+                    yield columns, (number, record)
     except (ArrowException, OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
+        words = str(error).split()
+        reason = " ".join(words)
         problems.add(path, number or None, None, f"not readable Parquet: {reason}")
 
 
 def _parquet_columns(
-    path: Path, schema: pa.Schema, renamed: Mapping[str, str], problems: Problems
+    path: Path,
+    schema: pa.Schema,
+    renamed: Mapping[str, str],
+    problems: Problems,
 ) -> Columns:
     """Match the columns with text; other types are ignored, unless the user named the column."""
     columns = table_columns(path, schema.names, renamed, problems)
@@ -435,11 +548,14 @@ def _parquet_columns(
     for field, names in columns.fields.items():
         readable: list[str] = []
         for name in names:
-            reason = _cells_error(schema.field(name).type, field)
-            if reason and (field in renamed or name.lower() == field):
-                raise InputError(path, field=name, reason=reason)
+            kind = schema.field(name).type
+            reason = _cells_error(kind, field)
             if not reason:
                 readable.append(name)
+                continue
+            is_named_by_user = field in renamed or name.lower() == field
+            if is_named_by_user:
+                raise InputError(path, field=name, reason=reason)
         if readable:
             fields[field] = tuple(readable)
     return Columns(fields, columns.header)

@@ -27,7 +27,8 @@ from claim2source.data.reference_xml import read_endnote, read_europe_pmc
 from claim2source.data.retractions import RETRACTED, notice_about, notice_state, worst
 from claim2source.data.text_files import open_bytes
 
-ADDRESS, PMC = "https://pubmed.ncbi.nlm.nih.gov/", "https://pmc.ncbi.nlm.nih.gov/articles/"
+ADDRESS = "https://pubmed.ncbi.nlm.nih.gov/"
+PMC = "https://pmc.ncbi.nlm.nih.gov/articles/"
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 _ROOTS = ("PubmedArticleSet", "PubmedBookArticleSet", "pmc-articleset", "xml", "records")
 _READ = "PubMed's XML, JATS, and XML of EndNote and Europe PMC"
@@ -52,11 +53,26 @@ _NO_ABSTRACTS = frozenset("graphical graphic teaser web-summary toc video highli
 class _Record:
     """Article in a file; counts its skipped parts."""
 
-    def __init__(self, element: Element, path: Path, number: int, problems: Problems) -> None:
-        self.element, self.path, self.problems = element, path, problems
+    def __init__(
+        self,
+        element: Element,
+        path: Path,
+        number: int,
+        problems: Problems,
+    ) -> None:
+        self.element = element
+        self.path = path
+        self.problems = problems
         self.name = f"{element.tag} {number}"
 
-    def paper(self, authors: list[str], *, key: str, title: str, **texts: str) -> Paper | None:
+    def paper(
+        self,
+        authors: list[str],
+        *,
+        key: str,
+        title: str,
+        **texts: str,
+    ) -> Paper | None:
         record = PaperTexts(key=key, title=title, authors=authors, **texts)
         return make_paper(self.path, self.name, self.problems, record)
 
@@ -65,16 +81,25 @@ class _Record:
         if not f"{texts.title}{texts.abstract}".strip():
             return None
         keys = filter(None, (plain_doi(texts.doi), *ids))
-        key = choose_key(self.path, self.name, self.problems, keys, texts)
-        return make_paper(self.path, self.name, self.problems, replace(texts, key=key))
+        key = choose_key(
+            self.path,
+            self.name,
+            self.problems,
+            keys,
+            texts,
+        )
+        with_key = replace(texts, key=key)
+        return make_paper(self.path, self.name, self.problems, with_key)
 
     def leave_out(self, reason: str) -> None:
         self.problems.count(f"{reason}, skipped", self.path, self.name)
 
     def title(self, element: Element | None, vernacular: Element | None) -> str:
         """Return the title, or the one in the paper's own language if there is none."""
-        title, own = _text(element), _text(vernacular)
-        if title.strip(" .[]").lower() in NO_TITLE:
+        title = _text(element)
+        own = _text(vernacular)
+        bare_title = title.strip(" .[]").lower()
+        if bare_title in NO_TITLE:
             return own
         if own:
             self.leave_out("titles in the paper's own language next to an English one")
@@ -84,14 +109,17 @@ class _Record:
         """Join the parts of the abstract, or else use another one; English is preferred."""
 
         def is_foreign(element: Element) -> bool:
-            return iso_language(element.get("Language") or element.get(_LANG) or "en") != "en"
+            language = element.get("Language") or element.get(_LANG) or "en"
+            return iso_language(language) != "en"
 
-        versions = [*elements, *sorted(translations, key=is_foreign)]
+        english_first = sorted(translations, key=is_foreign)
         texts: list[str] = []
-        for element in versions:
+        for element in [*elements, *english_first]:
             if _is_picture(element):
                 self.leave_out("graphical abstracts and teasers")
-            elif text := _abstract(element):
+                continue
+            text = _abstract(element)
+            if text:
                 texts.append(text)
         for _ in texts[1:]:
             self.leave_out("additional abstracts")
@@ -99,24 +127,31 @@ class _Record:
 
     def doi(self, ids: list[Element]) -> str:
         """Return the first DOI that is not marked as wrong."""
-        wrong = [plain_doi(_text(key)) for key in ids if key.get("ValidYN") == "N"]
-        for _ in wrong:
-            self.leave_out("DOIs that are marked as wrong")
+        wrong: list[str] = []
+        for key in ids:
+            if key.get("ValidYN") == "N":
+                wrong.append(plain_doi(_text(key)))
+                self.leave_out("DOIs that are marked as wrong")
         # The list of the article's ids does not mark them.
-        dois = (plain_doi(_text(key)) for key in ids)
-        return next((doi for doi in dois if doi and doi not in wrong), "")
+        for key in ids:
+            doi = plain_doi(_text(key))
+            if doi and doi not in wrong:
+                return doi
+        return ""
 
 
 def read_xml(path: Path, problems: Problems) -> Iterator[Paper | None]:
     """Yield the articles of a file; None for one without an id, or without title and abstract."""
-    if reason := file_error(path):
-        problems.add(path, None, None, reason)
+    missing = file_error(path)
+    if missing:
+        problems.add(path, None, None, missing)
         return
     try:
         with open_bytes(path) as file:
             yield from _articles(file, path, problems)
     except ParseError as error:
-        problems.add(path, error.position[0], None, f"broken XML: {error}")
+        line, _ = error.position
+        problems.add(path, line, None, f"broken XML: {error}")
     except (OSError, EOFError, zlib.error) as error:
         problems.add(path, None, None, f"cannot be read: {error}")
     except (ValueError, LookupError) as error:  # an encoding that the parser does not know
@@ -124,20 +159,26 @@ def read_xml(path: Path, problems: Problems) -> Iterator[Paper | None]:
 
 
 def _articles(
-    file: BufferedReader | GzipFile, path: Path, problems: Problems
+    file: BufferedReader | GzipFile,
+    path: Path,
+    problems: Problems,
 ) -> Iterator[Paper | None]:
-    number = depth = 0
+    number = 0
+    depth = 0
     root: Element | None = None
     for event, element in iterparse(file, ("start", "end")):
         element.tag = element.tag.rpartition("}")[2]
         if root is None:
             root = element
-            if kind := _FOREIGN.get(root.tag.lower()):
-                problems.add(path, None, None, f"is {kind}; supported formats: {_READ}")
+            foreign = _FOREIGN.get(root.tag.lower())
+            if foreign:
+                reason = f"is {foreign}; supported formats: {_READ}"
+                problems.add(path, None, None, reason)
                 return
         if event == "start":
             depth += 1
             continue
+
         depth -= 1
         read = _READERS.get(element.tag)
         if read is not None:
@@ -149,6 +190,7 @@ def _articles(
         # Elements are freed after use, since a file may be larger than memory.
         if depth == 1 and root.tag not in _READERS:
             root.clear()
+
     if root is not None and not number and root.tag not in _ROOTS:
         reason = f"contains no articles: its root is <{root.tag}>; supported formats: {_READ}"
         problems.add(path, None, None, reason)
@@ -161,17 +203,23 @@ def _article(record: _Record) -> Paper | None:
     if citation is None or article is None:
         record.problems.add(record.path, None, record.name, "has no PMID or no Article")
         return None
-    ids = element.findall("PubmedData/ArticleIdList/ArticleId[@IdType='doi']")
+    ids = [
+        *element.findall("PubmedData/ArticleIdList/ArticleId[@IdType='doi']"),
+        *article.findall("ELocationID[@EIdType='doi']"),
+    ]
+    vernacular = article.find("VernacularTitle")
+    abstracts = article.findall("Abstract")
+    other_abstracts = citation.findall("OtherAbstract")
     return _pubmed(
         record,
-        _text(citation.find("PMID")),
+        _text_at(citation, "PMID"),
         article.findall("AuthorList/Author"),
-        title=record.title(article.find("ArticleTitle"), article.find("VernacularTitle")),
-        abstract=record.abstract(article.findall("Abstract"), citation.findall("OtherAbstract")),
-        venue=_text(article.find("Journal/Title")),
+        title=record.title(article.find("ArticleTitle"), vernacular),
+        abstract=record.abstract(abstracts, other_abstracts),
+        venue=_text_at(article, "Journal/Title"),
         date=_pubmed_date(article, "ArticleDate", "Journal/JournalIssue/PubDate"),
-        doi=record.doi(ids + article.findall("ELocationID[@EIdType='doi']")),
-        lang=_text(article.find("Language")),
+        doi=record.doi(ids),
+        lang=_text_at(article, "Language"),
         retracted=_notices(citation),
     )
 
@@ -180,14 +228,19 @@ def _notices(citation: Element) -> str:
     """Read PubMed's notices about an article, and the articles that it is itself a notice about."""
     states: list[str] = []
     for element in citation.findall("CommentsCorrectionsList/CommentsCorrections"):
-        kind, source = element.get("RefType", ""), _text(element.find("RefSource"))
+        kind = element.get("RefType", "")
+        source = _text_at(element, "RefSource")
         if kind.endswith("In"):
-            states.append(notice_state(kind.removesuffix("In"), source.rstrip(".")))
+            notice = kind.removesuffix("In")
+            reference = source.rstrip(".")
+            states.append(notice_state(notice, reference))
         elif kind.endswith(("Of", "For")):
-            keys = [*plain_dois(source), _text(element.find("PMID"))]
+            pmid = _text_at(element, "PMID")
+            keys = [*plain_dois(source), pmid]
             states.append(notice_about(kind, keys))
     for element in citation.findall("Article/PublicationTypeList/PublicationType"):
-        if _text(element).lower().startswith("retracted pub"):
+        publication_type = _text(element).lower()
+        if publication_type.startswith("retracted pub"):
             states.append(RETRACTED)
     return worst(states)
 
@@ -197,46 +250,67 @@ def _book(record: _Record) -> Paper | None:
     if book is None:
         record.problems.add(record.path, None, record.name, "has no BookDocument")
         return None
-    chapter, book_title = book.find("ArticleTitle"), book.find("Book/BookTitle")
+    chapter = book.find("ArticleTitle")
+    book_title = book.find("Book/BookTitle")
     title = record.title(chapter, book.find("VernacularTitle"))
-    authors = book.findall("AuthorList[@Type='authors']/Author")
+    authors = (
+        book.findall("AuthorList[@Type='authors']/Author")
+        or book.findall("AuthorList/Author")
+        or book.findall("Book/AuthorList/Author")
+    )
+    abstracts = book.findall("Abstract")
+    other_abstracts = book.findall("OtherAbstract")
+    ids = [
+        *book.findall("ArticleIdList/ArticleId[@IdType='doi']"),
+        *book.findall("Book/ELocationID[@EIdType='doi']"),
+    ]
+    publisher = book.find("Book/Publisher/PublisherName")
     return _pubmed(
         record,
-        _text(book.find("PMID")),
-        authors or book.findall("AuthorList/Author") or book.findall("Book/AuthorList/Author"),
+        _text_at(book, "PMID"),
+        authors,
         title=title or _text(book_title),
-        abstract=record.abstract(book.findall("Abstract"), book.findall("OtherAbstract")),
-        venue=_text(book_title) if title else _text(book.find("Book/Publisher/PublisherName")),
+        abstract=record.abstract(abstracts, other_abstracts),
+        venue=_text(book_title if title else publisher),
         date=_pubmed_date(book, "ContributionDate", "Book/PubDate"),
-        doi=record.doi(
-            book.findall("ArticleIdList/ArticleId[@IdType='doi']")
-            + book.findall("Book/ELocationID[@EIdType='doi']")
-        ),
-        lang=_text(book.find("Language")),
+        doi=record.doi(ids),
+        lang=_text_at(book, "Language"),
     )
 
 
-def _pubmed(record: _Record, key: str, authors: list[Element], **texts: str) -> Paper | None:
+def _pubmed(
+    record: _Record,
+    key: str,
+    authors: list[Element],
+    **texts: str,
+) -> Paper | None:
     if not key:
         record.problems.add(record.path, None, record.name, "has no PMID or no Article")
         return None
     names = [_pubmed_name(author) for author in authors]
-    return record.paper(names, key=key, url=f"{ADDRESS}{key}/", **texts)
+    url = f"{ADDRESS}{key}/"
+    return record.paper(names, key=key, url=url, **texts)
 
 
 def _pubmed_name(author: Element) -> str:
-    parts = (_text(author.find("ForeName")), _text(author.find("LastName")))
-    return " ".join(filter(None, parts)) or _text(author.find("CollectiveName"))
+    given = _text_at(author, "ForeName")
+    family = _text_at(author, "LastName")
+    name = " ".join(filter(None, (given, family)))
+    return name or _text_at(author, "CollectiveName")
 
 
 def _pubmed_date(element: Element, *paths: str) -> str:
     """Return the date at the first path with a year, such as electronic publication."""
     for path in paths:
         date = element.find(path)
-        if date is not None and (year := _text(date.find("Year"))):
-            month_and_day = (_text(date.find(name)) for name in ("Month", "Day"))
-            return "-".join(filter(None, (year, *month_and_day)))
-    return _text(element.find(f"{paths[-1]}/MedlineDate"))
+        if date is None:
+            continue
+        year = _text_at(date, "Year")
+        if year:
+            month = _text_at(date, "Month")
+            day = _text_at(date, "Day")
+            return "-".join(filter(None, (year, month, day)))
+    return _text_at(element, f"{paths[-1]}/MedlineDate")
 
 
 def _jats(record: _Record) -> Paper | None:
@@ -247,7 +321,8 @@ def _jats(record: _Record) -> Paper | None:
         return None
     ids: dict[str, str] = {}
     for element in reversed(meta.findall("article-id")):  # the first of each type is used
-        ids[element.get("pub-id-type", "")] = _text(element)
+        kind = element.get("pub-id-type", "")
+        ids[kind] = _text(element)
     pmc = ids.get("pmcid") or ids.get("pmc", "")
     if is_digits(pmc):
         pmc = f"PMC{pmc}"
@@ -256,23 +331,29 @@ def _jats(record: _Record) -> Paper | None:
     url = f"{PMC}{pmc}/" if pmc else ""
     if "pmid" in ids:
         url = f"{ADDRESS}{ids['pmid']}/"
-    typed = meta.findall("abstract[@abstract-type]") + meta.findall("trans-abstract")
+
+    typed = [
+        *meta.findall("abstract[@abstract-type]"),
+        *meta.findall("trans-abstract"),
+    ]
     abstracts = [element for element in meta.findall("abstract") if element not in typed]
     names: list[str] = []
     for contrib in meta.findall("contrib-group/contrib"):
-        if contrib.get("contrib-type", "author") == "author":
+        role = contrib.get("contrib-type", "author")
+        if role == "author":
             names.append(_jats_name(contrib))
+    article_type = article.get("article-type", "").lower()
     return record.paper(
         names,
         key=key,
         title=_jats_title(record, meta.find("title-group")),
         abstract=record.abstract(abstracts, typed),
-        venue=_text(article.find("front/journal-meta//journal-title")),
+        venue=_text_at(article, "front/journal-meta//journal-title"),
         date=_jats_date(meta.findall("pub-date")),
         doi=doi,
         url=url,
         lang=article.get(_LANG, ""),
-        retracted=_jats_notices(article, article.get("article-type", "").lower()),
+        retracted=_jats_notices(article, article_type),
     )
 
 
@@ -282,14 +363,21 @@ def _jats_notices(front: Element, article_type: str) -> str:
     if article_type.startswith(_OWN_STATES):
         states.append(notice_state(article_type))
     is_notice = not states and notice_state(article_type) != ""
-    for element in [*front.iter("related-article"), *front.iter("related-object")]:
-        kind = (element.get("related-article-type") or element.get("object-type") or "").lower()
+    related = [
+        *front.iter("related-article"),
+        *front.iter("related-object"),
+    ]
+    for element in related:
+        written_kind = element.get("related-article-type") or element.get("object-type")
+        kind = (written_kind or "").lower()
         keys = _related_keys(element)
-        if not notice_state(kind):
+        state = notice_state(kind)
+        if not state:
             continue
         if is_notice or kind.endswith(("-article", "-of-concern")):
-            is_exact = notice_state(kind) != "corrected" and "partial" not in article_type
-            states.append(notice_about(kind if is_exact else article_type or kind, keys))
+            is_exact = state != "corrected" and "partial" not in article_type
+            own_kind = kind if is_exact else article_type or kind
+            states.append(notice_about(own_kind, keys))
         else:
             dois = [key for key in keys if key.startswith("10.")]
             states.append(notice_state(kind, *dois[:1]))
@@ -298,10 +386,18 @@ def _jats_notices(front: Element, article_type: str) -> str:
 
 def _related_keys(element: Element) -> list[str]:
     """Return the DOI, else the PubMed or PMC id, of a related article."""
-    texts = [value for name, value in element.attrib.items() if name.rpartition("}")[2] == "href"]
+    texts: list[str] = []
+    for name, value in element.attrib.items():
+        local_name = name.rpartition("}")[2]
+        if local_name == "href":
+            texts.append(value)
     texts += map(_text, element.iter("pub-id"))
-    keys = plain_dois(" ".join([*texts, _text(element)]))[:1]
-    return keys or _PUBMED_ID.findall(" ".join(texts))[:1]
+    own_text = _text(element)
+    dois = plain_dois(" ".join([*texts, own_text]))
+    if dois:
+        return dois[:1]
+    numbers = _PUBMED_ID.findall(" ".join(texts))
+    return numbers[:1]
 
 
 def _jats_title(record: _Record, group: Element | None) -> str:
@@ -311,84 +407,109 @@ def _jats_title(record: _Record, group: Element | None) -> str:
     if title is not None:
         for note in title.findall("xref") + title.findall("fn"):
             note.text = None  # a footnote mark
-    main_title = record.title(title, group.find("trans-title-group/trans-title"))
-    titles = [main_title, _text(group.find("subtitle"))]
-    return ": ".join(filter(None, titles))
+    translated = group.find("trans-title-group/trans-title")
+    main_title = record.title(title, translated)
+    subtitle = _text_at(group, "subtitle")
+    return ": ".join(filter(None, (main_title, subtitle)))
 
 
 def _jats_name(contrib: Element) -> str:
     name = contrib.find(".//name")
     if name is None:
-        return _text(contrib.find(".//string-name")) or _text(contrib.find("collab"))
-    parts = (_text(name.find("given-names")), _text(name.find("surname")))
-    return " ".join(filter(None, (*parts, _text(name.find("suffix")))))
+        return _text_at(contrib, ".//string-name") or _text_at(contrib, "collab")
+    parts = (
+        _text_at(name, "given-names"),
+        _text_at(name, "surname"),
+        _text_at(name, "suffix"),
+    )
+    return " ".join(filter(None, parts))
 
 
 def _jats_date(dates: list[Element]) -> str:
     listed: list[tuple[bool, int, str]] = []
     for date in dates:
-        parts = [_text(date.find(name)) for name in ("year", "month", "day")]
+        parts = [_text_at(date, name) for name in ("year", "month", "day")]
         if not parts[0]:
             parts = [date.get("iso-8601-date", "")]
         digits = [part.zfill(2) for part in parts if part]
-        if digits:
-            electronic = "epub" in (date.get("pub-type"), date.get("publication-format"))
-            preferred = electronic or date.get("date-type") == "pub"
-            listed.append((preferred, len(digits), "-".join(digits)))
+        if not digits:
+            continue
+        formats = (date.get("pub-type"), date.get("publication-format"))
+        is_preferred = "epub" in formats or date.get("date-type") == "pub"
+        written = "-".join(digits)
+        listed.append((is_preferred, len(digits), written))
     if not listed:
         return ""
-    return max(listed, key=lambda entry: entry[:2])[2]
+    _, _, best = max(listed, key=lambda entry: entry[:2])
+    return best
 
 
 def _abstract(element: Element) -> str:
     """Join the parts of an abstract, with their headings: "METHODS: We ran."."""
-    for section in [*element.findall("sec"), *element.findall("AbstractText")]:
+    sections = [*element.findall("sec"), *element.findall("AbstractText")]
+    for section in sections:
         if _is_picture(section):
             element.remove(section)
     parts = element.findall("AbstractText")
     if parts:
-        return " ".join(filter(None, map(_labelled_text, parts)))
+        labelled = map(_labelled_text, parts)
+        return " ".join(filter(None, labelled))
+
     for heading in element.findall("title"):
-        if _text(heading).strip(" .:").lower() == "abstract":
+        text = _text(heading)
+        if text.strip(" .:").lower() == "abstract":
             element.remove(heading)
     for heading in element.iter("title"):
         text = _text(heading)
         heading[:] = []
-        heading.text = f"{text}: " if text and text[-1] not in ".:?!" else text
+        has_no_end = bool(text) and text[-1] not in ".:?!"
+        heading.text = f"{text}: " if has_no_end else text
     return _text(element)
 
 
 def _is_picture(element: Element) -> bool:
     kind = element.get("abstract-type") or element.get("Type") or ""
-    heading = _text(element.find("title")) or element.get("Label", "")
-    is_picture = heading.lower().strip(" .:") in ("graphical abstract", "visual abstract")
+    heading = _text_at(element, "title") or element.get("Label", "")
+    bare_heading = heading.lower().strip(" .:")
+    is_picture = bare_heading in ("graphical abstract", "visual abstract")
     return is_picture or kind.lower() in _NO_ABSTRACTS
 
 
 def _labelled_text(part: Element) -> str:
-    label, text = part.get("Label"), _text(part)
+    label = part.get("Label")
+    text = _text(part)
     return f"{label}: {text}" if label and text else text
+
+
+def _text_at(element: Element, path: str) -> str:
+    """Return the text of the first element at a path; "" if there is none."""
+    return _text(element.find(path))
 
 
 def _text(element: Element | None) -> str:
     if element is None:
         return ""
-    for part in list(element.iter())[1:]:
+    parts = list(element.iter())[1:]
+    for part in parts:
         if part.tag in _REPEATED_TAGS:
             tail = part.tail
             part.clear()
             part.tail = tail
         elif part.tag in _BLOCKS:
-            part.text, part.tail = f" {part.text or ''}", f" {part.tail or ''}"
-    return " ".join("".join(element.itertext()).split())
+            part.text = f" {part.text or ''}"
+            part.tail = f" {part.tail or ''}"
+    text = "".join(element.itertext())
+    return " ".join(text.split())
 
 
 def _endnote(record: _Record) -> Paper | None:
-    return record.found(*read_endnote(record.element))
+    texts, ids = read_endnote(record.element)
+    return record.found(texts, ids)
 
 
 def _europe_pmc(record: _Record) -> Paper | None:
-    return record.found(*read_europe_pmc(record.element))
+    texts, ids = read_europe_pmc(record.element)
+    return record.found(texts, ids)
 
 
 _READERS = {

@@ -27,8 +27,10 @@ from claim2source.data.networks import (
 from claim2source.data.papers import first_day, iso_language, last_day
 
 # Reasons why a record has no post.
-REPOSTS, DELETED = "reposts", "deleted posts"
-WITHOUT_TEXT, OTHERS = "without text", "of other kinds"
+REPOSTS = "reposts"
+DELETED = "deleted posts"
+WITHOUT_TEXT = "without text"
+OTHERS = "of other kinds"
 Record = Mapping[str, Any]
 _POST = "app.bsky.feed.post"
 # Codes of X and of ISO for posts without a language.
@@ -69,13 +71,31 @@ def _judged(post: FoundPost) -> FoundPost:
 
 def _entries(value: object) -> list[Record]:
     """List the entries of a list; an entry that is not an object becomes an empty record."""
-    return [object_or_empty(item) for item in value] if isinstance(value, list) else []
+    if not isinstance(value, list):
+        return []
+    return [object_or_empty(item) for item in value]
+
+
+def _object(record: Record, key: str) -> Record:
+    return object_or_empty(record.get(key))
+
+
+def _text(record: Record, key: str) -> str:
+    return plain_text(record.get(key))
+
+
+def _left_out(record: Record, id_key: str, reason: str) -> FoundPost:
+    return FoundPost(id_text(record.get(id_key)), left_out=reason)
 
 
 def _of_parts(id: object, parts: PostParts) -> FoundPost:
-    links = tuple(dict.fromkeys(link for link in parts.links if link.startswith("http")))
+    links = [link for link in parts.links if link.startswith("http")]
     return FoundPost(
-        id_text(id), parts.text, clean_language(parts.lang), iso_day(parts.date), links
+        id_text(id),
+        parts.text,
+        clean_language(parts.lang),
+        iso_day(parts.date),
+        tuple(dict.fromkeys(links)),
     )
 
 
@@ -116,7 +136,8 @@ def iso_day(value: object) -> str:
             return datetime.strptime(text, _X_TIME).date().isoformat()
         except ValueError:
             return text
-    first, last = first_day(text), last_day(text)
+    first = first_day(text)
+    last = last_day(text)
     if first and first == last:
         return f"{first // 10_000}-{first // 100 % 100:02}-{first % 100:02}"
     return text
@@ -126,22 +147,35 @@ def iso_day(value: object) -> str:
 
 
 def _mastodon(record: Record) -> list[FoundPost] | None:
-    for names in (("statuses", "accounts"), ("statuses", "hashtags"), ("ancestors", "descendants")):
+    collections = (
+        ("statuses", "accounts"),
+        ("statuses", "hashtags"),
+        ("ancestors", "descendants"),
+    )
+    for names in collections:
         if all(isinstance(record.get(name), list) for name in names):
-            statuses = [*_entries(record[names[0]]), *_entries(record.get("descendants"))]
+            statuses = _entries(record[names[0]])
+            statuses += _entries(record.get("descendants"))
             return [_status(status) for status in statuses]
     return [_status(record)] if _is_status(record) else None
 
 
 def _is_status(record: Record) -> bool:
-    marks = ("account", "visibility", "spoiler_text", "reblog", "media_attachments", "favourited")
+    marks = (
+        "account",
+        "visibility",
+        "spoiler_text",
+        "reblog",
+        "media_attachments",
+        "favourited",
+    )
     has_text = isinstance(record.get("content"), str) and "created_at" in record
     return has_text and sum(mark in record for mark in marks) >= 2
 
 
 def _status(record: Record) -> FoundPost:
-    if object_or_empty(record.get("reblog")):
-        return FoundPost(id_text(record.get("id")), left_out=REPOSTS)
+    if _object(record, "reblog"):
+        return _left_out(record, "id", REPOSTS)
     return _of_parts(record.get("id"), mastodon_post(record))
 
 
@@ -170,34 +204,32 @@ def _activity_pub(record: Record) -> list[FoundPost] | None:
 def _activity(item: object) -> FoundPost:
     record = object_or_empty(item)
     kind = record.get("type")
-    inner = object_or_empty(record.get("object"))
+    inner = _object(record, "object")
     if kind == "Announce":
-        return FoundPost(id_text(record.get("id")), left_out=REPOSTS)
+        return _left_out(record, "id", REPOSTS)
     if kind in ("Delete", "Tombstone") or inner.get("type") == "Tombstone":
-        return FoundPost(id_text(record.get("id")), left_out=DELETED)
+        return _left_out(record, "id", DELETED)
     note = inner if kind in ("Create", "Update") else record
     if note.get("type") not in _NOTES:
-        return FoundPost(id_text(record.get("id")), left_out=OTHERS)
-    return _of_parts(note.get("id"), mastodon_post(_note_as_status(note)))
+        return _left_out(record, "id", OTHERS)
+    status = _note_as_status(note)
+    return _of_parts(note.get("id"), mastodon_post(status))
 
 
 def _note_as_status(note: Record) -> dict[str, object]:
     """Convert a note of ActivityPub to a status of Mastodon's API."""
-    by_language = {
-        key: text
-        for key, text in object_or_empty(note.get("contentMap")).items()
-        if isinstance(text, str)
-    }
-    content = plain_text(note.get("content")) or next(iter(by_language.values()), "")
+    contents = _object(note, "contentMap")
+    by_language = {key: text for key, text in contents.items() if isinstance(text, str)}
+    content = _text(note, "content") or next(iter(by_language.values()), "")
     language = next((key for key, text in by_language.items() if text == content), "")
-    title = plain_text(note.get("name"))
+    title = _text(note, "name")
     if title:
         content = f"<p>{html.escape(title)}</p>{content}"
     media: list[dict[str, object]] = []
     attachments = note.get("attachment")
     for item in objects(attachments if isinstance(attachments, list) else [attachments]):
-        kind = plain_text(item.get("mediaType")).partition("/")[0] or "attachment"
-        media.append({"type": kind, "description": item.get("name")})
+        kind = _text(item, "mediaType").partition("/")[0]
+        media.append({"type": kind or "attachment", "description": item.get("name")})
     options: list[dict[str, object]] = []
     for item in [*objects(note.get("oneOf")), *objects(note.get("anyOf"))]:
         options.append({"title": item.get("name")})
@@ -218,16 +250,16 @@ def _bluesky(record: Record) -> list[FoundPost] | None:
     feed = _entries(record.get("feed"))
     if any(_is_shown(item.get("post")) for item in feed):
         return [_feed_item(item) for item in feed]
-    thread = object_or_empty(record.get("thread"))
+    thread = _object(record, "thread")
     if type_name(thread).startswith("app.bsky.feed.defs#") or _is_view(thread.get("post")):
         return list(_thread(thread))
     for name in ("posts", "records"):
         items = _entries(record.get(name))
         if any(_is_shown(item) for item in items):
             return [_view(item) for item in items]
-    commit = object_or_empty(record.get("commit"))
+    commit = _object(record, "commit")
     if "did" in record and "collection" in commit:
-        return [_commit(plain_text(record["did"]), commit)]
+        return [_commit(_text(record, "did"), commit)]
     if _is_shown(record):
         return [_view(record)]
     if _is_shown(record.get("post")):
@@ -239,8 +271,8 @@ def _bluesky(record: Record) -> list[FoundPost] | None:
 
 def _is_view(value: object) -> bool:
     view = object_or_empty(value)
-    has_record = bool(object_or_empty(view.get("record")) or object_or_empty(view.get("value")))
-    return has_record and plain_text(view.get("uri")).startswith("at://")
+    has_record = bool(_object(view, "record") or _object(view, "value"))
+    return has_record and _text(view, "uri").startswith("at://")
 
 
 def _is_shown(value: object) -> bool:
@@ -253,22 +285,24 @@ def _is_gone(view: Record) -> bool:
 
 
 def _feed_item(item: Record) -> FoundPost:
-    view = object_or_empty(item.get("post"))
-    if type_name(object_or_empty(item.get("reason"))).endswith("#reasonRepost"):
-        return FoundPost(id_text(view.get("uri")), left_out=REPOSTS)
+    view = _object(item, "post")
+    reason = _object(item, "reason")
+    if type_name(reason).endswith("#reasonRepost"):
+        return _left_out(view, "uri", REPOSTS)
     return _view(view)
 
 
 def _view(view: Record) -> FoundPost:
-    record = object_or_empty(view.get("record")) or object_or_empty(view.get("value"))
+    record = _object(view, "record") or _object(view, "value")
     kind = type_name(record)
     if _is_gone(view):
-        return FoundPost(id_text(view.get("uri")), left_out=DELETED)
+        return _left_out(view, "uri", DELETED)
     if kind == "app.bsky.feed.repost":
-        return FoundPost(id_text(view.get("uri")), left_out=REPOSTS)
+        return _left_out(view, "uri", REPOSTS)
     if kind not in ("", _POST):
-        return FoundPost(id_text(view.get("uri")), left_out=OTHERS)
-    return _of_parts(view.get("uri"), Bluesky(lambda uri: None).post(view))
+        return _left_out(view, "uri", OTHERS)
+    network = Bluesky(lambda uri: None)
+    return _of_parts(view.get("uri"), network.post(view))
 
 
 def _commit(did: str, commit: Record) -> FoundPost:
@@ -282,34 +316,36 @@ def _commit(did: str, commit: Record) -> FoundPost:
 def _thread(thread: Record) -> Iterator[FoundPost]:
     """Yield the posts of a thread: parents first, then the post and its replies."""
     above: list[Record] = []
-    parent = object_or_empty(thread.get("parent"))
+    parent = _object(thread, "parent")
     while parent:
         above.append(parent)
-        parent = object_or_empty(parent.get("parent"))
+        parent = _object(parent, "parent")
     for node in reversed(above):
         yield _thread_post(node)
     waiting = [thread]
     while waiting:
         node = waiting.pop()
         yield _thread_post(node)
-        waiting += reversed(_entries(node.get("replies")))
+        replies = _entries(node.get("replies"))
+        waiting += reversed(replies)
 
 
 def _thread_post(node: Record) -> FoundPost:
     """Read a post in a thread; only the address is left of a deleted one."""
-    if _is_view(node.get("post")):
-        return _view(object_or_empty(node["post"]))
-    return FoundPost(id_text(node.get("uri")), left_out=DELETED)
+    post = node.get("post")
+    if _is_view(post):
+        return _view(object_or_empty(post))
+    return _left_out(node, "uri", DELETED)
 
 
 # X: the archive, both API versions, and lines of either
 
 
 def _x(record: Record) -> list[FoundPost] | None:
-    note = object_or_empty(record.get("noteTweet"))
+    note = _object(record, "noteTweet")
     if note:
         return [_note_tweet(note)]
-    inner = object_or_empty(record.get("tweet"))
+    inner = _object(record, "tweet")
     if inner and ("full_text" in inner or "text" in inner):
         return [_tweet(inner)]
     if isinstance(record.get("statuses"), list) and "search_metadata" in record:
@@ -328,7 +364,8 @@ _NEW_TWEET = (
 
 
 def _is_tweet(record: Record) -> bool:
-    if not isinstance(record.get("full_text", record.get("text")), str):
+    text = record.get("full_text", record.get("text"))
+    if not isinstance(text, str):
         return False
     if "id_str" in record and sum(mark in record for mark in _OLD_TWEET) >= 2:
         return True
@@ -342,23 +379,26 @@ def _is_answer(record: Record) -> bool:
     if items:
         are_tweets = all("id" in item and isinstance(item.get("text"), str) for item in items)
         return are_tweets and set(record) <= {"data", "includes", "meta", "errors", "__twarc"}
-    meta = object_or_empty(record.get("meta"))
-    gone = [error for error in objects(record.get("errors")) if "resource_type" in error]
-    return bool(gone) or meta.get("result_count") == 0
+    meta = _object(record, "meta")
+    errors = objects(record.get("errors"))
+    has_gone = any("resource_type" in error for error in errors)
+    return has_gone or meta.get("result_count") == 0
 
 
 def _answer(record: Record) -> Iterator[FoundPost]:
     data = record.get("data")
     included: dict[str, str] = {}
-    for shown in objects(object_or_empty(record.get("includes")).get("tweets")):
-        included[id_text(shown.get("id"))] = _tweet_text(shown)
+    includes = _object(record, "includes")
+    for shown in objects(includes.get("tweets")):
+        key = id_text(shown.get("id"))
+        included[key] = _tweet_text(shown)
     tweets = [] if data is None else data
     for tweet in _entries(tweets if isinstance(tweets, list) else [tweets]):
         yield _tweet(tweet, included)
     for error in objects(record.get("errors")):
         # Other errors are about users, media, or referenced tweets.
         if error.get("resource_type") == "tweet" and error.get("parameter") in ("id", "ids"):
-            yield FoundPost(id_text(error.get("resource_id")), left_out=DELETED)
+            yield _left_out(error, "resource_id", DELETED)
 
 
 def _tweet(tweet: Record, included: Mapping[str, str] | None = None) -> FoundPost:
@@ -366,19 +406,20 @@ def _tweet(tweet: Record, included: Mapping[str, str] | None = None) -> FoundPos
     text = _tweet_text(tweet)
     references = objects(tweet.get("referenced_tweets"))
     is_repost = any(reference.get("type") == "retweeted" for reference in references)
-    if is_repost or object_or_empty(tweet.get("retweeted_status")) or RETWEET.match(text):
+    if is_repost or _object(tweet, "retweeted_status") or RETWEET.match(text):
         return FoundPost(key, left_out=REPOSTS)
     if tweet.get("deleted_at"):
         return FoundPost(key, left_out=DELETED)
     parts = PostParts([text] if text else [])
-    parts.lang = plain_text(tweet.get("lang"))
-    parts.date = plain_text(tweet.get("created_at"))
+    parts.lang = _text(tweet, "lang")
+    parts.date = _text(tweet, "created_at")
     parts.links = [url for url in _urls(tweet) if not _is_own(url)]
-    quoted = object_or_empty(tweet.get("quoted_status"))
+    quoted = _object(tweet, "quoted_status")
     quotations = [_tweet_text(quoted)] if quoted else []
     for reference in references:
         if reference.get("type") == "quoted":
-            known = (included or {}).get(id_text(reference.get("id")), "")
+            reference_id = id_text(reference.get("id"))
+            known = (included or {}).get(reference_id, "")
             quotations.append(known or _tweet_text(reference))
     for quotation in filter(None, quotations):
         parts.add("quoted post", quotation)
@@ -387,16 +428,22 @@ def _tweet(tweet: Record, included: Mapping[str, str] | None = None) -> FoundPos
 
 def _tweet_text(tweet: Record) -> str:
     """Return the full text of a tweet: the longest of its fields, without HTML entities."""
-    long = object_or_empty(tweet.get("extended_tweet")).get("full_text")
-    note = object_or_empty(tweet.get("note_tweet")).get("text")
-    texts = [plain_text(text) for text in (note, long, tweet.get("full_text"), tweet.get("text"))]
-    return unescaped(next(filter(None, texts), ""))
+    extended = _object(tweet, "extended_tweet")
+    note = _object(tweet, "note_tweet")
+    text = (
+        _text(note, "text")
+        or _text(extended, "full_text")
+        or _text(tweet, "full_text")
+        or _text(tweet, "text")
+    )
+    return unescaped(text)
 
 
 def _urls(tweet: Record) -> Iterator[str]:
-    for holder in (tweet, object_or_empty(tweet.get("note_tweet"))):
-        for url in objects(object_or_empty(holder.get("entities")).get("urls")):
-            yield plain_text(url.get("expanded_url")) or plain_text(url.get("url"))
+    for holder in (tweet, _object(tweet, "note_tweet")):
+        entities = _object(holder, "entities")
+        for url in objects(entities.get("urls")):
+            yield _text(url, "expanded_url") or _text(url, "url")
 
 
 def _is_own(url: str) -> bool:
@@ -406,10 +453,11 @@ def _is_own(url: str) -> bool:
 
 def _note_tweet(note: Record) -> FoundPost:
     """Read a long post from the archive's note-tweet.js."""
-    core = object_or_empty(note.get("core"))
-    text = unescaped(plain_text(core.get("text")))
-    urls = [plain_text(url.get("expandedUrl")) for url in objects(core.get("urls"))]
-    parts = PostParts([text] if text else [], urls, date=plain_text(note.get("createdAt")))
+    core = _object(note, "core")
+    text = unescaped(_text(core, "text"))
+    urls = [_text(url, "expandedUrl") for url in objects(core.get("urls"))]
+    parts = PostParts([text] if text else [], urls)
+    parts.date = _text(note, "createdAt")
     return _of_parts(note.get("noteTweetId"), parts)
 
 
@@ -417,13 +465,15 @@ def _note_tweet(note: Record) -> FoundPost:
 
 
 def _reddit(record: Record) -> list[FoundPost] | None:
-    kind, data = record.get("kind"), record.get("data")
+    kind = record.get("kind")
+    data = record.get("data")
     if kind in ("Listing", "t1", "t3", "more") and isinstance(data, dict):
         return list(_thing(record))
-    if "subreddit" in record and ("body" in record or "title" in record):
-        return list(_thing({"kind": "t1" if "body" in record else "t3", "data": record}))
-    if {"body", "link_id", "parent_id"} <= set(record) or {"selftext", "title"} <= set(record):
-        return list(_thing({"kind": "t1" if "body" in record else "t3", "data": record}))
+    is_in_subreddit = "subreddit" in record and ("body" in record or "title" in record)
+    is_comment = {"body", "link_id", "parent_id"} <= set(record)
+    if is_in_subreddit or is_comment or {"selftext", "title"} <= set(record):
+        kind = "t1" if "body" in record else "t3"
+        return list(_thing({"kind": kind, "data": record}))
     return None
 
 
@@ -432,61 +482,68 @@ def _thing(thing: Record) -> Iterator[FoundPost]:
     waiting = [thing]
     while waiting:
         node = waiting.pop()
-        data = object_or_empty(node.get("data"))
+        data = _object(node, "data")
         kind = node.get("kind")
         if kind == "Listing":
-            waiting += reversed(_entries(data.get("children")))
+            children = _entries(data.get("children"))
+            waiting += reversed(children)
         elif kind == "t3":
             yield _submission(data)
         elif kind == "t1":
             yield _comment(data)
-            if object_or_empty(data.get("replies")):
+            if _object(data, "replies"):
                 waiting.append(data["replies"])
         elif kind != "more":  # "more" lists comments that were not loaded
-            yield FoundPost(id_text(data.get("id")), left_out=OTHERS)
+            yield _left_out(data, "id", OTHERS)
 
 
 def _submission(data: Record) -> FoundPost:
     key = id_text(data.get("name")) or id_text(data.get("id"))
     if data.get("crosspost_parent") or data.get("crosspost_parent_list"):
         return FoundPost(key, left_out=REPOSTS)
-    title, body = _reddit_text(data.get("title")), _reddit_text(data.get("selftext"))
+    title = _reddit_text(data, "title")
+    body = _reddit_text(data, "selftext")
     if not title and not body and (data.get("title") or data.get("selftext")):
         return FoundPost(key, left_out=DELETED)
-    links = [] if data.get("is_self") else [plain_text(data.get("url"))]
+    links = [] if data.get("is_self") else [_text(data, "url")]
     parts = PostParts([text for text in (title, body) if text], links)
-    parts.date = str(data.get("created_utc") or data.get("created") or "")
+    parts.date = _reddit_date(data)
     return _of_parts(key, parts)
 
 
 def _comment(data: Record) -> FoundPost:
     key = id_text(data.get("name")) or id_text(data.get("id"))
-    text = _reddit_text(data.get("body"))
+    text = _reddit_text(data, "body")
     if not text and data.get("body"):
         return FoundPost(key, left_out=DELETED)
     parts = PostParts([text] if text else [])
-    parts.date = str(data.get("created_utc") or data.get("created") or "")
+    parts.date = _reddit_date(data)
     return _of_parts(key, parts)
 
 
-def _reddit_text(value: object) -> str:
-    text = unescaped(plain_text(value))
+def _reddit_text(data: Record, key: str) -> str:
+    text = unescaped(_text(data, key))
     return "" if text.casefold() in _REMOVED else text
+
+
+def _reddit_date(data: Record) -> str:
+    return str(data.get("created_utc") or data.get("created") or "")
 
 
 # Telegram Desktop's result.json
 
 
 def _telegram(record: Record) -> list[FoundPost] | None:
-    chats = objects(object_or_empty(record.get("chats")).get("list"))
-    chats += objects(object_or_empty(record.get("left_chats")).get("list"))
+    chats = objects(_object(record, "chats").get("list"))
+    chats += objects(_object(record, "left_chats").get("list"))
     if any("messages" in chat for chat in chats):
         found: list[FoundPost] = []
         for chat in chats:
+            chat_id = id_text(chat.get("id"))
             for message in _entries(chat.get("messages")):
                 post = _message(message)
                 # Message numbers are unique only within a chat.
-                found.append(replace(post, id=f"{id_text(chat.get('id'))}-{post.id}"))
+                found.append(replace(post, id=f"{chat_id}-{post.id}"))
         return found
     messages = _entries(record.get("messages"))
     if any(_is_message(message) for message in messages):
@@ -510,8 +567,8 @@ def _message(message: Record) -> FoundPost:
     if not text:
         text, links = _pieces(message.get("text_entities") or [])
     parts = PostParts([text] if text else [], links)
-    parts.date = plain_text(message.get("date")) or id_text(message.get("date_unixtime"))
-    poll = object_or_empty(message.get("poll"))
+    parts.date = _text(message, "date") or id_text(message.get("date_unixtime"))
+    poll = _object(message, "poll")
     if poll:
         answers = [answer.get("text") for answer in objects(poll.get("answers"))]
         parts.add("poll", poll.get("question"), *answers)
@@ -532,5 +589,5 @@ def _pieces(pieces: object) -> tuple[str, list[str]]:
         if record.get("type") == "link":
             links.append(plain_text(text))
         elif record.get("type") == "text_link":
-            links.append(plain_text(record.get("href")))
+            links.append(_text(record, "href"))
     return "".join(words).strip(), links

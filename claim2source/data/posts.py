@@ -128,50 +128,69 @@ class PostFile:
 
     def records(self) -> Iterator[PostRecord]:
         """Yield all records of the file, including skipped ones."""
-        self.read, self.left_out = 0, Counter()
+        self.read = 0
+        self.left_out = Counter()
         problems = Problems()
         # By id: the hash of the text, and its location.
         seen: dict[str, tuple[int, str]] = {}
         for row, found, columns in self._found(problems):
             problems.raise_if_any()
-            key, reason = found.id, found.left_out
+            key = found.id
+            reason = found.left_out
             if not reason:
                 _check(row, found)
+                text_hash = hash(found.text)
                 if key in seen:
                     reason = REPEATED
-                    text, place = seen[key]
-                    if text != hash(found.text):
+                    first_hash, place = seen[key]
+                    if first_hash != text_hash:
                         row.complain("id", f"{key!r} is already {place}")
                 problems.raise_if_any()
-                seen.setdefault(key, (hash(found.text), _place(row)))
+                seen.setdefault(key, (text_hash, _place(row)))
+
             if reason:
                 self.left_out[reason] += 1
                 yield PostRecord(None, columns, key, found.text, reason)
                 continue
             self.read += 1
-            post = Post(key, found.text, found.lang, found.date, found.translation, found.links)
+            post = Post(
+                key,
+                found.text,
+                found.lang,
+                found.date,
+                found.translation,
+                found.links,
+            )
             yield PostRecord(post, columns, key, found.text)
         problems.raise_if_any()
         if not self.read:
             omitted = self._omitted()
-            reason = f"contains no posts; skipped: {omitted}" if omitted else "contains no posts"
+            reason = "contains no posts"
+            if omitted:
+                reason = f"{reason}; skipped: {omitted}"
             problems.add(self.path, None, None, reason)
             problems.raise_if_any()
 
     def note(self) -> str:
         """Counts of the skipped records in one line; "" if there are none."""
         omitted = self._omitted()
-        return omitted and f"{self.path}: {self.read} posts read; skipped: {omitted}"
+        if not omitted:
+            return ""
+        return f"{self.path}: {self.read} posts read; skipped: {omitted}"
 
     def _omitted(self) -> str:
-        return ", ".join(f"{count} {reason}" for reason, count in self.left_out.most_common())
+        counts = self.left_out.most_common()
+        return ", ".join(f"{count} {reason}" for reason, count in counts)
 
     def _found(self, problems: Problems) -> Iterator[tuple[Row, FoundPost, Mapping[str, str]]]:
         """Yield the file's records, each with its post and its columns."""
         if is_table(self.path):
             for row in table_rows(self.path, self._table_columns, problems):
-                yield row, self._own_post(row), _own_columns(row.record)
+                own_post = self._own_post(row)
+                columns = _own_columns(row.record)
+                yield row, own_post, columns
             return
+
         _refuse_other_files(self.path)
         lines = _without_script(text_lines(self.path, problems))
         place = 0
@@ -179,41 +198,51 @@ class PostFile:
             posts = None if self.columns else network_posts(row.record)
             if posts is None:
                 place += 1
-                yield row, self._own_post(row), _own_columns(row.record)
+                own_post = self._own_post(row)
+                columns = _own_columns(row.record)
+                yield row, own_post, columns
                 continue
             for post in posts:
                 place += 1
                 named = post if post.id else replace(post, id=str(place))
                 inner = row if len(posts) == 1 else _inner_row(row, place)
-                yield inner, named, _post_columns(named)
+                columns = _post_columns(named)
+                yield inner, named, columns
 
     def _table_columns(self, header: Sequence[str]) -> list[str]:
         """Choose the columns of a table to read. Raises `InputError` if none is the text."""
         names = self._names(header)
+        if not header and "text" not in names:
+            raise InputError(self.path, field=None, reason="is empty")
         if "text" not in names:
-            reason = "is empty"
-            if header:
-                reason = f"no such column; pass --columns text=NAME, one of: {', '.join(header)}"
-            raise InputError(self.path, field="text" if header else None, reason=reason)
-        marks = [name for name in header if _normalised(name) in _X_MARKS | _REDDIT_MARKS]
-        return list(dict.fromkeys([*names.values(), *marks]))
+            listed = ", ".join(header)
+            reason = f"no such column; pass --columns text=NAME, one of: {listed}"
+            raise InputError(self.path, field="text", reason=reason)
+
+        known_marks = _X_MARKS | _REDDIT_MARKS
+        marks = [name for name in header if _normalised(name) in known_marks]
+        chosen = [*names.values(), *marks]
+        return list(dict.fromkeys(chosen))
 
     def _names(self, keys: Collection[str]) -> dict[str, str]:
         """Choose the key of each field: the one in `columns`, else the first known one."""
         names: dict[str, str] = {}
         normalised: dict[str, str] = {}
         for key in keys:
-            normalised.setdefault(_normalised(key), key)
+            plain_key = _normalised(key)
+            normalised.setdefault(plain_key, key)
         for name, known in FIELDS.items():
             column = self.columns.get(name)
             if column is not None and column not in keys:
                 near = did_you_mean(column, keys)
-                reason = f"no column {column!r}; {near}there are: {', '.join(keys)}"
+                listed = ", ".join(keys)
+                reason = f"no column {column!r}; {near}there are: {listed}"
                 raise InputError(self.path, field=name, reason=reason)
             exact = name if name in keys else None
             first = next((normalised[key] for key in known if key in normalised), None)
-            if column or exact or first:
-                names[name] = column or exact or str(first)
+            chosen = column or exact or first
+            if chosen:
+                names[name] = chosen
         return names
 
     def _own_post(self, row: Row) -> FoundPost:
@@ -226,24 +255,31 @@ class PostFile:
         key = row.record.get(names["id"]) if "id" in names else None
         is_absent = key is None or isinstance(key, str) and not key.strip()
         id = str(row.line) if is_absent else row.as_id(names["id"], key)
-        text, links = _plain(row.as_text(names["text"], _filled(row.record, names["text"])))
-        values = {name: _other(row, name, names) for name in ("lang", "date", "translation")}
-        marks = {_normalised(name): value for name, value in row.record.items()}
+        text_name = names["text"]
+        value = _filled(row.record, text_name)
+        text, links = _plain(row.as_text(text_name, value))
+        language = _other(row, "lang", names)
+        date = _other(row, "date", names)
+        translation = _other(row, "translation", names)
+
+        marks = {_normalised(name): cell for name, cell in row.record.items()}
         if marks.keys() >= _REDDIT_MARKS:
-            text = "\n\n".join(filter(None, (plain_text(marks["title"]), text)))
-            links += tuple(filter(None, [plain_text(marks["url"])]))
+            title = plain_text(marks["title"])
+            address = plain_text(marks["url"])
+            text = "\n\n".join(filter(None, (title, text)))
+            links += tuple(filter(None, [address]))
         reason = "" if text.strip() else WITHOUT_TEXT
         if not marks.keys().isdisjoint(_X_MARKS):
             text = unescaped(text)
-            if RETWEET.match(text) or any(_is_set(marks.get(name)) for name in _REPOST_MARKS):
+            if RETWEET.match(text) or _has_repost_mark(marks):
                 reason = REPOSTS
         return FoundPost(
             id or "",
             text,
-            clean_language(values["lang"]),
-            iso_day(values["date"]),
+            clean_language(language),
+            iso_day(date),
             links,
-            values["translation"],
+            translation,
             reason,
         )
 
@@ -252,7 +288,8 @@ def read_posts(path: Path, columns: Mapping[str, str] | None = None) -> Iterator
     """Yield the posts of a file, as `PostFile` does; warn about skipped records."""
     file = PostFile(path, columns or {})
     yield from file
-    if note := file.note():
+    note = file.note()
+    if note:
         log.warning("%s", note)
 
 
@@ -260,20 +297,32 @@ def _own_columns(record: Mapping[str, object]) -> dict[str, str]:
     """Convert the values of a record to texts; values of other types become JSON."""
     columns: dict[str, str] = {}
     for name, value in record.items():
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        columns[_encodable(name)] = "" if value is None else _encodable(text)
+        if value is None:
+            text = ""
+        elif isinstance(value, str):
+            text = value
+        else:
+            text = json.dumps(value, ensure_ascii=False)
+        column = _encodable(name)
+        columns[column] = _encodable(text)
     return columns
 
 
 def _post_columns(post: FoundPost) -> dict[str, str]:
-    fields = {"id": post.id, "text": post.text, "lang": post.lang, "date": post.date}
-    fields["links"] = " ".join(post.links)
+    fields = {
+        "id": post.id,
+        "text": post.text,
+        "lang": post.lang,
+        "date": post.date,
+        "links": " ".join(post.links),
+    }
     return {name: _encodable(text) for name, text in fields.items()}
 
 
 def _encodable(text: str) -> str:
     """Replace halves of surrogate pairs, which cannot be written to files."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    encoded = text.encode("utf-8", "replace")
+    return encoded.decode("utf-8")
 
 
 def _place(row: Row) -> str:
@@ -292,18 +341,23 @@ def _inner_row(row: Row, place: int) -> Row:
 
 
 def _check(row: Row, found: FoundPost) -> None:
-    if len(found.text) > LONGEST:
-        row.complain("text", f"{len(found.text)} characters; at most {LONGEST}")
-    if reason := id_error(found.id):
-        row.complain("id", reason)
+    length = len(found.text)
+    if length > LONGEST:
+        row.complain("text", f"{length} characters; at most {LONGEST}")
+    id_reason = id_error(found.id)
+    if id_reason:
+        row.complain("id", id_reason)
     for name in ("text", "translation"):
-        if reason := text_error(getattr(found, name)):
-            row.complain(name, reason)
+        text = getattr(found, name)
+        text_reason = text_error(text)
+        if text_reason:
+            row.complain(name, text_reason)
 
 
 def _normalised(name: str) -> str:
     """Reduce a key or column to lower-case letters and digits: "Tweet Id" is "tweetid"."""
-    return re.sub(r"[\W_]", "", name.lower())
+    lower = name.lower()
+    return re.sub(r"[\W_]", "", lower)
 
 
 def _filled(record: Mapping[str, object], name: str) -> object:
@@ -316,8 +370,10 @@ def _other(row: Row, field: str, names: Mapping[str, str]) -> str:
     name = names.get(field, field)
     value = _filled(row.record, name)
     if value == "":
-        name, value = f"metadata.{field}", _filled(row.meta, field)
-    if field == "date" and isinstance(value, int | float) and not isinstance(value, bool):
+        name = f"metadata.{field}"
+        value = _filled(row.meta, field)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if field == "date" and is_number:
         value = str(value)
     return row.as_text(name, value)
 
@@ -333,15 +389,24 @@ def _plain(text: str) -> tuple[str, tuple[str, ...]]:
     return reader.text, tuple(links)
 
 
+def _has_repost_mark(marks: Mapping[str, object]) -> bool:
+    """Whether a column of X that is filled only for reposts, or marks them, is set."""
+    return any(_is_set(marks.get(name)) for name in _REPOST_MARKS)
+
+
 def _is_set(value: object) -> bool:
-    return value is not None and str(value).strip().lower() not in _NO
+    if value is None:
+        return False
+    text = str(value).strip()
+    return text.lower() not in _NO
 
 
 def _refuse_other_files(path: Path) -> None:
     """Raise `InputError` for files that some networks export instead of JSON, with a remedy."""
-    if path.suffix.lower() == ".car":
+    suffix = path.suffix.lower()
+    if suffix == ".car":
         raise InputError(path, reason="is a repository of Bluesky: save its listRecords as JSON")
-    if path.is_file() and path.suffix.lower() in (".html", ".htm"):
+    if path.is_file() and suffix in (".html", ".htm"):
         raise InputError(path, reason="is a web page: export the posts as JSON")
 
 
@@ -350,6 +415,7 @@ def _without_script(lines: Iterator[tuple[int, str | None]]) -> Iterator[tuple[i
     is_first = True
     for number, line in lines:
         if is_first and line is not None and line.strip():
-            line = _ASSIGNED.sub("", line, count=1) if _ASSIGNED.match(line) else line
+            if _ASSIGNED.match(line):
+                line = _ASSIGNED.sub("", line, count=1)
             is_first = False
         yield number, line

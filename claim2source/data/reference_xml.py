@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element
 
 from claim2source.data.authors import author_names, in_reading_order
@@ -23,12 +23,21 @@ _VENUES = (
 
 def text_in(element: Element | None) -> str:
     """Return all text of an element, which EndNote divides by style."""
-    return "" if element is None else " ".join("".join(element.itertext()).split())
+    if element is None:
+        return ""
+    text = "".join(element.itertext())
+    words = text.split()
+    return " ".join(words)
 
 
 def _texts(element: Element, path: str) -> list[str]:
     """List the texts of all elements at a path that are not empty."""
-    return [text for part in element.findall(path) if (text := text_in(part))]
+    texts: list[str] = []
+    for part in element.findall(path):
+        text = text_in(part)
+        if text:
+            texts.append(text)
+    return texts
 
 
 def _first(element: Element, *paths: str) -> str:
@@ -42,27 +51,43 @@ def read_endnote(record: Element) -> tuple[PaperTexts, list[str]]:
     """Read a record of EndNote: its texts, and ids besides the DOI."""
     authors = _texts(record, "contributors/authors/author")
     authors = authors or _texts(record, "contributors/secondary-authors/author")
-    addresses = [text for kind in _url_kinds(record) for text in kind]
-    dois = [*_texts(record, "electronic-resource-num"), *addresses]
+    addresses: list[str] = []
+    for urls in _url_kinds(record):
+        addresses.extend(urls)
+    resource_numbers = _texts(record, "electronic-resource-num")
+    dois = map(plain_doi, [*resource_numbers, *addresses])
     accession = _first(record, "accession-num")
-    pmid = (
-        pubmed_id(accession) if "pubmed" in _first(record, "remote-database-name").lower() else ""
-    )
-    kinds = [record.find("ref-type"), record.find("work-type")]
-    names = [kind.get("name") or text_in(kind) for kind in kinds if kind is not None]
+    database = _first(record, "remote-database-name").lower()
+    pmid = pubmed_id(accession) if "pubmed" in database else ""
+    page = f"{PUBMED}{pmid}/" if pmid else ""
+    day = _first(record, "dates/pub-dates/date")
+    year = _first(record, "dates/year")
     texts = PaperTexts(
         key="",
         title=_first(record, "titles/title", "titles/short-title"),
         abstract=_first(record, "abstract"),
         authors=in_reading_order(authors),
         venue=_first(record, *_VENUES),
-        date=dated(_first(record, "dates/pub-dates/date"), _first(record, "dates/year")),
-        doi=next(filter(None, map(plain_doi, dois)), ""),
-        url=first_address(addresses) or (f"{PUBMED}{pmid}/" if pmid else ""),
+        date=dated(day, year),
+        doi=next(filter(None, dois), ""),
+        url=first_address(addresses) or page,
         lang=_first(record, "language"),
-        retracted=worst(notice_state(name) for name in names if "retracted" in name.lower()),
+        retracted=_endnote_state(record),
     )
-    return texts, [pmid, accession, _first(record, "label")]
+    label = _first(record, "label")
+    return texts, [pmid, accession, label]
+
+
+def _endnote_state(record: Element) -> str:
+    """Return the state of a paper by the names of its types."""
+    states: list[str] = []
+    for kind in (record.find("ref-type"), record.find("work-type")):
+        if kind is None:
+            continue
+        name = kind.get("name") or text_in(kind)
+        if "retracted" in name.lower():
+            states.append(notice_state(name))
+    return worst(states)
 
 
 def _url_kinds(record: Element) -> Iterator[list[str]]:
@@ -73,28 +98,16 @@ def _url_kinds(record: Element) -> Iterator[list[str]]:
 
 def read_europe_pmc(result: Element) -> tuple[PaperTexts, list[str]]:
     """Read a result of Europe PMC: its texts, and ids besides the DOI."""
-    names: list[str] = []
-    for author in result.findall("authorList/author"):
-        parts = (_first(author, "firstName"), _first(author, "lastName"))
-        names.append(
-            " ".join(parts) if all(parts) else _first(author, "fullName", "collectiveName")
-        )
-    source, key = _first(result, "source"), _first(result, "id")
-    pmid = _first(result, "pmid") or (key if source == "MED" else "")
+    source = _first(result, "source")
+    key = _first(result, "id")
+    medline_key = key if source == "MED" else ""
+    pmid = _first(result, "pmid") or medline_key
     url = f"{EUROPE_PMC}{source}/{key}" if source and key else ""
-    states: list[str] = []
-    for kind in _texts(result, "pubTypeList/pubType"):
-        if kind.lower().startswith(("retracted", "withdrawn")):
-            states.append(notice_state(kind))
-    for comment in result.findall("commentCorrectionList/commentCorrection"):
-        kind = _first(comment, "type")
-        if kind.lower().endswith((" in", " for")):
-            states.append(notice_state(kind, _first(comment, "reference")))
     texts = PaperTexts(
         key="",
         title=_first(result, "title"),
         abstract=_first(result, "abstractText"),
-        authors=names or author_names(_first(result, "authorString").rstrip(". ")),
+        authors=_europe_pmc_authors(result),
         venue=_first(result, "journalInfo/journal/title", "journalTitle"),
         date=_first(
             result,
@@ -107,6 +120,38 @@ def read_europe_pmc(result: Element) -> tuple[PaperTexts, list[str]]:
         doi=_first(result, "doi"),
         url=f"{PUBMED}{pmid}/" if pmid else url,
         lang=_first(result, "language"),
-        retracted=worst(states),
+        retracted=_europe_pmc_state(result),
     )
-    return texts, [pmid, _first(result, "pmcid"), key]
+    pmcid = _first(result, "pmcid")
+    return texts, [pmid, pmcid, key]
+
+
+def _europe_pmc_authors(result: Element) -> Sequence[str]:
+    """List the authors of a result: one by one, or else from the text with all of them."""
+    names: list[str] = []
+    for author in result.findall("authorList/author"):
+        first_name = _first(author, "firstName")
+        last_name = _first(author, "lastName")
+        if first_name and last_name:
+            name = f"{first_name} {last_name}"
+        else:
+            name = _first(author, "fullName", "collectiveName")
+        names.append(name)
+    if names:
+        return names
+    listed = _first(result, "authorString").rstrip(". ")
+    return author_names(listed)
+
+
+def _europe_pmc_state(result: Element) -> str:
+    """Return the state of a result by its types and by the notices about it."""
+    states: list[str] = []
+    for kind in _texts(result, "pubTypeList/pubType"):
+        if kind.lower().startswith(("retracted", "withdrawn")):
+            states.append(notice_state(kind))
+    for comment in result.findall("commentCorrectionList/commentCorrection"):
+        kind = _first(comment, "type")
+        if kind.lower().endswith((" in", " for")):
+            reference = _first(comment, "reference")
+            states.append(notice_state(kind, reference))
+    return worst(states)

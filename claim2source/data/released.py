@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -35,15 +35,19 @@ _LARGEST = 1e37  # leaves room in float32 for breaking ties
 
 def is_json(lines: Sequence[str]) -> bool:
     """Whether a file is a JSON list or object, which no TREC run looks like."""
-    first = next(line for line in lines if line.strip()).lstrip()
+    first_line = next(line for line in lines if line.strip())
+    first = first_line.lstrip()
     rest = first[1:].lstrip()
+    after = rest[:1]
     if first[0] == "[":
-        return rest[:1] in ("", "{", "[", "]")
-    return first[0] == "{" and rest[:1] in ("", '"', "}")
+        return after in ("", "{", "[", "]")
+    return first[0] == "{" and after in ("", '"', "}")
 
 
 def read_scores(
-    lines: Sequence[str], problems: FileProblems, ranked_by: RankedBy = "reranker"
+    lines: Sequence[str],
+    problems: FileProblems,
+    ranked_by: RankedBy = "reranker",
 ) -> Scores:
     """Read a score JSON, ranked by its re-ranker or by its embeddings.
 
@@ -52,16 +56,25 @@ def read_scores(
     authors' own evaluation. Scores are the file's, if it has them; ties are broken in the file's
     order, by the smallest steps that float32 can represent.
     """
-    content = parse_json("".join(lines), problems.file, problems.collected)
-    scored: Scores = {}, {}, 0
+    content = parse_json(
+        "".join(lines),
+        problems.file,
+        problems.collected,
+    )
+    nothing: Scores = {}, {}, 0
     if isinstance(content, dict):
         problems.add(None, None, _no_run_reason(content))
-    elif isinstance(content, list):
-        entries = [_Entry(i, entry, problems) for i, entry in enumerate(content, 1)]
-        reranked = ranked_by == "reranker" and any(entry.is_reranked for entry in entries)
-        scored = _lists(entries, reranked)
-        if not content:
-            problems.add(None, None, "no claims, only an empty list")
+        return nothing
+    if not isinstance(content, list):
+        return nothing
+    entries: list[_Entry] = []
+    for number, raw in enumerate(content, 1):
+        entries.append(_Entry(number, raw, problems))
+    has_reranked = any(entry.is_reranked for entry in entries)
+    by_reranker = ranked_by == "reranker" and has_reranked
+    scored = _lists(entries, by_reranker)
+    if not content:
+        problems.add(None, None, "no claims, only an empty list")
     return scored
 
 
@@ -75,22 +88,33 @@ def _no_run_reason(content: Mapping[str, object]) -> str:
 
 
 class _Entry(Row):
-    def __init__(self, number: int, raw: object, problems: FileProblems) -> None:
+    def __init__(
+        self,
+        number: int,
+        raw: object,
+        problems: FileProblems,
+    ) -> None:
         def complain(field: str, reason: str, kind: str = "", /) -> None:
             problems.add(None, field or None, f"entry {number}: {reason}")
 
         is_object = isinstance(raw, dict)
-        super().__init__(raw if isinstance(raw, dict) else {}, number, complain)
+        record = raw if isinstance(raw, dict) else {}
+        super().__init__(record, number, complain)
         if not is_object:
             complain("", "is not an object")
         candidates = self.record.get("candidates")
-        if is_object and not isinstance(candidates, list):
-            complain("candidates", "is missing" if candidates is None else "is not a list")
+        is_list = isinstance(candidates, list)
+        if is_object and not is_list:
+            reason = "is missing" if candidates is None else "is not a list"
+            complain("candidates", reason)
+
         listed = candidates if isinstance(candidates, list) else []
+        self.candidates: list[tuple[int, dict[str, Any]]] = []
         for position, value in enumerate(listed):
-            if not isinstance(value, dict):
+            if isinstance(value, dict):
+                self.candidates.append((position, value))
+            else:
                 complain(f"candidates[{position}]", "is not an object")
-        self.candidates = [(i, value) for i, value in enumerate(listed) if isinstance(value, dict)]
         self.is_reranked = any(
             candidate.get("reranker_rank") is not None for _, candidate in self.candidates
         )
@@ -98,34 +122,49 @@ class _Entry(Row):
     def gold(self) -> str | None:
         value = self.record.get("ground_truth_pubkey")
         # Their code writes str(None) for a claim without a known gold.
-        return None if value in (None, "", "None") else self.as_id("ground_truth_pubkey", value)
+        if value in (None, "", "None"):
+            return None
+        return self.as_id("ground_truth_pubkey", value)
 
     def ranked(self, reranked: bool) -> list[tuple[str, float | None]]:
         """List the candidates by the ranks of one stage, with its scores (None if missing)."""
-        stage = ("reranker_rank", "reranker_score") if reranked else ("rank", "embedding_score")
+        rank_field = "reranker_rank" if reranked else "rank"
+        score_field = "reranker_score" if reranked else "embedding_score"
         by_rank: dict[int, tuple[str, float | None]] = {}
-        for i, candidate in self.candidates:
-            label, rank = f"candidates[{i}]", candidate.get(stage[0])
+        for position, candidate in self.candidates:
+            label = f"candidates[{position}]"
+            rank_label = f"{label}.{rank_field}"
+            rank = candidate.get(rank_field)
             if rank is None and reranked:
                 continue
-            source = self.as_id(f"{label}.pubkey", candidate.get("pubkey"))
-            score = self._score(f"{label}.{stage[1]}", candidate.get(stage[1]))
+            pubkey = candidate.get("pubkey")
+            source = self.as_id(f"{label}.pubkey", pubkey)
+            raw_score = candidate.get(score_field)
+            score = self._score(f"{label}.{score_field}", raw_score)
             if type(rank) is not int or not 1 <= rank <= 10**9:
-                self.complain(f"{label}.{stage[0]}", "is not a rank: an integer from 1")
+                self.complain(rank_label, "is not a rank: an integer from 1")
             elif rank in by_rank:
-                self.complain(f"{label}.{stage[0]}", f"{rank} is the rank of another candidate too")
+                reason = f"{rank} is the rank of another candidate too"
+                self.complain(rank_label, reason)
             elif source is not None:
-                by_rank[rank] = source, score
+                by_rank[rank] = (source, score)
+
         if reranked and self.candidates and not self.is_reranked:
             self.complain("candidates", "have no reranker_rank, unlike other entries")
         ordered = [by_rank[rank] for rank in sorted(by_rank)]
-        self._check_order(stage[1], ordered)
+        self._check_order(score_field, ordered)
         return ordered
 
-    def _check_order(self, field: str, ordered: Sequence[tuple[str, float | None]]) -> None:
+    def _check_order(
+        self,
+        field: str,
+        ordered: Sequence[tuple[str, float | None]],
+    ) -> None:
         """Complain about the first candidate with a higher score than the one before it."""
         for (_, before), (source, after) in pairwise(ordered):
-            if before is not None and after is not None and after > before:
+            if before is None or after is None:
+                continue
+            if after > before:
                 reason = f"{source!r} scores higher than the candidate ranked before it"
                 self.complain(field, reason)
                 return
@@ -144,30 +183,38 @@ def _lists(entries: Sequence[_Entry], reranked: bool) -> Scores:
     golds: dict[str, str] = {}
     repeated = 0
     for entry in entries:
-        claim = (
-            entry.as_id("query_index", entry.record.get("query_index")) if entry.record else None
-        )
-        gold, listed = entry.gold(), entry.ranked(reranked)
+        claim: str | None = None
+        if entry.record:
+            index = entry.record.get("query_index")
+            claim = entry.as_id("query_index", index)
+        gold = entry.gold()
+        listed = entry.ranked(reranked)
+        if claim is None:
+            continue
         if claim in ranked:
             entry.complain("query_index", f"{claim!r} is repeated")
-        elif claim is not None:
-            distinct: dict[str, float | None] = {}
-            for source, score in listed:
-                distinct.setdefault(source, score)
-            repeated += len(listed) - len(distinct)
-            ranked[claim] = _decreasing(distinct)
-            golds |= {claim: gold} if gold is not None else {}
+            continue
+
+        distinct: dict[str, float | None] = {}
+        for source, score in listed:
+            distinct.setdefault(source, score)
+        repeated += len(listed) - len(distinct)
+        ranked[claim] = _decreasing(distinct)
+        if gold is not None:
+            golds[claim] = gold
     return ranked, golds, repeated
 
 
 def _decreasing(scores: Mapping[str, float | None]) -> dict[str, float]:
     """Make the scores strictly decreasing; n, n - 1, ..., 1 if one is missing."""
     if None in scores.values():
-        return {source: float(len(scores) - i) for i, source in enumerate(scores)}
+        count = len(scores)
+        return {source: float(count - i) for i, source in enumerate(scores)}
     falling: dict[str, float] = {}
     last = np.float32(np.inf)
     for source, score in scores.items():
-        last = np.minimum(np.float32(score), np.nextafter(last, np.float32(-np.inf)))
+        below = np.nextafter(last, np.float32(-np.inf))
+        last = np.minimum(np.float32(score), below)
         falling[source] = float(last)
     return falling
 
@@ -175,31 +222,47 @@ def _decreasing(scores: Mapping[str, float | None]) -> dict[str, float]:
 def read_selections(path: Path) -> Selections:
     """Read the LLM's selections. Raises `InputError`, with a line per problem."""
     problems = Problems()
-    content = parse_json("".join(read_lines(path)), path, problems)
+    content = parse_json(
+        "".join(read_lines(path)),
+        path,
+        problems,
+    )
     selections: dict[str, dict[int, int | None]] = {}
     if not isinstance(content, dict) and not len(problems):
         problems.add(path, None, None, "is not a JSON object of selections")
-    for key, value in content.items() if isinstance(content, dict) else ():
-        field, name = f"{key[:60]}.selected_paper", _SELECTION.fullmatch(key)
+    entries = content.items() if isinstance(content, dict) else ()
+    for key, value in entries:
+        short_key = key[:60]
+        field = f"{short_key}.selected_paper"
+        name = _SELECTION.fullmatch(key)
         if name is None:
             reason = "is not <language>_<position of the claim>, such as de_0"
-            problems.add(path, None, key[:60], reason)
+            problems.add(path, None, short_key, reason)
             continue
+
         if isinstance(value, dict) and "selected_paper" not in value:
             problems.add(path, None, field, "is missing")
         # Their older files have only the number.
         selected = value.get("selected_paper") if isinstance(value, dict) else value
         if selected is None or type(selected) is int and 1 <= selected <= 10**6:
-            selections.setdefault(name[1], {})[int(name[2])] = selected
+            language = name[1]
+            position = int(name[2])
+            selections.setdefault(language, {})[position] = selected
         else:
             problems.add(path, None, field, "is neither null nor a position, an integer from 1")
+
     problems.raise_if_any()
     if not selections:
         raise InputError(path, reason="contains no selections")
     return selections
 
 
-def with_selected(run: Run, path: Path, selections: Selections, language: str) -> Run:
+def with_selected(
+    run: Run,
+    path: Path,
+    selections: Selections,
+    language: str,
+) -> Run:
     """Move the selected source of every claim to the front; the others keep their order.
 
     `run` has the claims of the task's file in this language, in order. A claim without a selection
@@ -210,19 +273,37 @@ def with_selected(run: Run, path: Path, selections: Selections, language: str) -
         have = ", ".join(sorted(selections))
         raise InputError(path, reason=f"no selections of {language!r} claims; there are: {have}")
     problems = Problems()
-    lists = {claim: list(run.scored(claim).items()) for claim in run.claim_ids}
+    lists: dict[str, list[tuple[str, float]]] = {}
+    for claim in run.claim_ids:
+        scores = run.scored(claim)
+        lists[claim] = list(scores.items())
     for selected_rank, selected in selections[language].items():
         key = f"{language}_{selected_rank}"
         if selected_rank >= len(run.claim_ids):
-            problems.add(path, None, key, f"the run has only {len(run.claim_ids)} claims")
-        elif selected is not None:
-            listed = lists[run.claim_ids[selected_rank]]
-            if selected > len(listed):
-                reason = f"{selected} is beyond the {len(listed)} sources of the claim's list"
-                problems.add(path, None, f"{key}.selected_paper", reason)
-            else:
-                best = np.float32(listed[0][1])
-                above = max(best + np.float32(1), np.nextafter(best, np.float32(np.inf)))
-                listed.insert(0, (listed.pop(selected - 1)[0], float(above)))
+            reason = f"the run has only {len(run.claim_ids)} claims"
+            problems.add(path, None, key, reason)
+            continue
+        if selected is None:
+            continue
+        claim = run.claim_ids[selected_rank]
+        listed = lists[claim]
+        if selected > len(listed):
+            reason = f"{selected} is beyond the {len(listed)} sources of the claim's list"
+            problems.add(path, None, f"{key}.selected_paper", reason)
+            continue
+        _move_to_front(listed, selected - 1)
     problems.raise_if_any()
     return Run.from_lists(lists, pool=run.pool)
+
+
+def _move_to_front(
+    listed: list[tuple[str, float]],
+    position: int,
+) -> None:
+    """Move the source at a position, from 0, to the front, with a score above all others."""
+    best = np.float32(listed[0][1])
+    plus_bonus = best + np.float32(1)
+    next_above = np.nextafter(best, np.float32(np.inf))
+    above = max(plus_bonus, next_above)
+    source, _ = listed.pop(position)
+    listed.insert(0, (source, float(above)))

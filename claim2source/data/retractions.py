@@ -13,7 +13,9 @@ from claim2source.data.dates import first_day, iso_date
 from claim2source.data.doi import plain_doi, plain_dois
 from claim2source.data.text_files import any_lines
 
-RETRACTED, WITHDRAWN, PARTIALLY = "retracted", "withdrawn", "partially retracted"
+RETRACTED = "retracted"
+WITHDRAWN = "withdrawn"
+PARTIALLY = "partially retracted"
 # Possible states of a paper after publication, the gravest first, with the names of such notices in
 # registries. The first match is used; other notices do not affect the state.
 _STATES = {
@@ -23,7 +25,13 @@ _STATES = {
     "expression of concern": re.compile("concern", re.IGNORECASE),
     "corrected": re.compile("correct|corrigend|errat", re.IGNORECASE),
 }
-_GRAVEST_FIRST = (RETRACTED, WITHDRAWN, PARTIALLY, "expression of concern", "corrected")
+_GRAVEST_FIRST = (
+    RETRACTED,
+    WITHDRAWN,
+    PARTIALLY,
+    "expression of concern",
+    "corrected",
+)
 _NO = frozenset(("", "0", "0.0", "false", "no", "n", "none", "nan", "null", "na", "n/a", "-"))
 _YES = frozenset(("1", "1.0", "true", "yes", "y", "x"))
 # Separates a notice's state from the ids (DOI, PubMed, PMC) of the papers that it is about.
@@ -58,7 +66,11 @@ _NOTICE_TITLE = re.compile(
     re.IGNORECASE,
 )
 # Columns of Retraction Watch's file, and PubMed ids in them: "123; 124.0".
-_WATCH = ("RetractionNature", "OriginalPaperDOI", "OriginalPaperPubMedID")
+_WATCH = (
+    "RetractionNature",
+    "OriginalPaperDOI",
+    "OriginalPaperPubMedID",
+)
 _REINSTATED = "reinstatement"
 _PMID = re.compile(r"(?<![0-9.])0*([1-9][0-9]{0,8})(?![0-9])")
 
@@ -67,40 +79,51 @@ def title_state(title: str) -> str:
     """Return the state in a paper's own title, such as "RETRACTED: X"; "" if it has none."""
     line = " ".join(title.split())
     match = _TITLE_BEFORE.match(line) or _TITLE_AFTER.search(line)
-    return "" if match is None else notice_state(match["state"])
+    if match is None:
+        return ""
+    return notice_state(match["state"])
 
 
 def plain_title(title: str) -> str:
     """Remove the paper's state from its title."""
     line = " ".join(title.split())
-    return _TITLE_AFTER.sub("", _TITLE_BEFORE.sub("", line, count=1))
+    without_prefix = _TITLE_BEFORE.sub("", line, count=1)
+    return _TITLE_AFTER.sub("", without_prefix)
 
 
 def is_notice_title(title: str) -> bool:
     """Whether a title belongs to a notice: "Retraction: X", "Erratum to: X"."""
     line = " ".join(title.split())
-    return _TITLE_BEFORE.match(line) is None and _NOTICE_TITLE.match(line) is not None
+    if _TITLE_BEFORE.match(line):
+        return False
+    return _NOTICE_TITLE.match(line) is not None
 
 
 def with_title_state(title: str, retracted: str) -> str:
     """Add the state in a title; a mere flag on a notice is about the paper that it names."""
     if is_notice_title(title):
         return "" if retracted in _STATES else retracted
-    return worst((retracted, title_state(title)))
+    own = title_state(title)
+    return worst((retracted, own))
 
 
 def notice_state(kind: str, *details: str) -> str:
     """Return our state for a notice's kind, with its day or DOI; "" for a harmless notice."""
     for state, sign in _STATES.items():
         if sign.search(kind):
-            return ", ".join(filter(None, (state, *details)))
+            parts = filter(None, (state, *details))
+            return ", ".join(parts)
     return ""
 
 
 def notice_about(kind: str, keys: Iterable[str]) -> str:
     """Describe a notice that is itself a paper, with the ids of the papers that it is about."""
-    state, listed = notice_state(kind), " ".join(dict.fromkeys(filter(None, keys)))
-    return f"{state}{NOTICE}{listed}" if state and listed else ""
+    state = notice_state(kind)
+    distinct = dict.fromkeys(filter(None, keys))
+    if not state or not distinct:
+        return ""
+    listed = " ".join(distinct)
+    return f"{state}{NOTICE}{listed}"
 
 
 def worst(states: Iterable[str]) -> str:
@@ -109,12 +132,20 @@ def worst(states: Iterable[str]) -> str:
     notices: dict[str, dict[str, None]] = {}
     for text in states:
         for match in _NOTICE.finditer(text):
-            notices.setdefault(match[1], {}).update(dict.fromkeys(match[2].split()))
-        if state := own_state(text):
+            keys = match[2].split()
+            known_keys = notices.setdefault(match[1], {})
+            known_keys.update(dict.fromkeys(keys))
+        state = own_state(text)
+        if state:
             own.append(state)
-    parts = [min(own, key=_grade)] if own else []
+
+    parts: list[str] = []
+    if own:
+        gravest = min(own, key=_grade)
+        parts.append(gravest)
     for state in sorted(notices, key=_grade):
-        parts.append(f"{state}{NOTICE}{' '.join(notices[state])}")
+        listed = " ".join(notices[state])
+        parts.append(f"{state}{NOTICE}{listed}")
     return "; ".join(parts)
 
 
@@ -126,30 +157,38 @@ def own_state(retracted: str) -> str:
     """Return the paper's own state, without its notices about other papers."""
     if NOTICE not in retracted:
         return retracted
-    return _NOTICE.sub("", retracted).strip("; ")
+    own = _NOTICE.sub("", retracted)
+    return own.strip("; ")
 
 
 def add_notice(notices: dict[str, str], retracted: str, doi: str) -> None:
     """Add a notice's state under the id of each paper that it is about."""
     for match in _NOTICE.finditer(retracted):
-        state = ", ".join(filter(None, (match[1], doi)))
+        parts = filter(None, (match[1], doi))
+        state = ", ".join(parts)
         for key in match[2].split():
-            notices[key] = worst((notices.get(key, ""), state))
+            before = notices.get(key, "")
+            notices[key] = worst((before, state))
 
 
 def noticed_state(notices: Mapping[str, str], id: str, doi: str) -> str:
     """Return a paper's state by the notices about it; "" if there are none."""
-    return worst((notices.get(plain_doi(doi) or doi, ""), notices.get(id, "")))
+    key = plain_doi(doi) or doi
+    by_doi = notices.get(key, "")
+    by_id = notices.get(id, "")
+    return worst((by_doi, by_id))
 
 
 def cell_state(text: str) -> str:
     """Return the state in a cell `retracted`: yes or no, a day, or the notice."""
     line = " ".join(text.split())
-    if line.lower() in _NO:
+    answer = line.lower()
+    if answer in _NO:
         return ""
-    if line.lower() in _YES:
+    if answer in _YES:
         return RETRACTED
-    if line.partition(",")[0] in _STATES or _NOTICE.search(line):
+    first, _, _ = line.partition(",")
+    if first in _STATES or _NOTICE.search(line):
         return line
     return notice_state(line, line) or f"{RETRACTED}, {line}"
 
@@ -163,9 +202,15 @@ class Notices:
 
     def of(self, id: str, doi: str) -> str | None:
         """Return the state of a paper; None if there is no notice about it."""
-        notice = self.by_doi.get(plain_doi(doi) or doi) if doi else None
-        notice = self.by_doi.get(id.lower()) if notice is None else notice
-        return self.by_pmid.get(id) if notice is None else notice
+        notice = None
+        if doi:
+            key = plain_doi(doi) or doi
+            notice = self.by_doi.get(key)
+        if notice is None:
+            notice = self.by_doi.get(id.lower())
+        if notice is None:
+            notice = self.by_pmid.get(id)
+        return notice
 
 
 def read_notices(path: Path) -> Notices:
@@ -178,13 +223,20 @@ def read_notices(path: Path) -> Notices:
     for row in _watch_rows(path):
         kind = row["RetractionNature"] or ""
         day = _iso_day(row.get("RetractionDate") or "")
-        state = notice_state(kind, day, plain_doi(row.get("RetractionDOI") or ""))
-        if not state and kind.strip().lower() != _REINSTATED:
+        notice_doi = plain_doi(row.get("RetractionDOI") or "")
+        state = notice_state(kind, day, notice_doi)
+        is_reinstated = kind.strip().lower() == _REINSTATED
+        if not state and not is_reinstated:
             continue
-        for doi in plain_dois(row["OriginalPaperDOI"] or ""):
-            by_doi[doi] = state and worst((state, by_doi.get(doi, "")))
-        for pmid in _PMID.findall(row["OriginalPaperPubMedID"] or ""):
-            by_pmid[pmid] = state and worst((state, by_pmid.get(pmid, "")))
+
+        dois = plain_dois(row["OriginalPaperDOI"] or "")
+        for doi in dois:
+            before = by_doi.get(doi, "")
+            by_doi[doi] = state and worst((state, before))
+        pmids = _PMID.findall(row["OriginalPaperPubMedID"] or "")
+        for pmid in pmids:
+            before = by_pmid.get(pmid, "")
+            by_pmid[pmid] = state and worst((state, before))
     return Notices(by_doi, by_pmid)
 
 
@@ -227,5 +279,7 @@ def _iso_day(date: str) -> str:
         return ""
     if not re.match(r"\s*[0-9]{1,2}/[0-9]{1,2}/", date):
         return iso_date(date)
-    year, month, day = number // 10_000, number // 100 % 100, number % 100
+    year = number // 10_000
+    month = number // 100 % 100
+    day = number % 100
     return f"{year:04}-{month:02}-{day:02}"

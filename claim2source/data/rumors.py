@@ -30,9 +30,19 @@ TWEET = ("account", "id", "text")
 MAX_TWEETS = 5
 # Means "nothing retrieved": relevant in the organisers' qrels for a rumour without evidence.
 NOTHING = "-1"
-_KEYS = ("id", "rumor", "timeline", "label", "evidence")
+_KEYS = (
+    "id",
+    "rumor",
+    "timeline",
+    "label",
+    "evidence",
+)
 _GIVEN_WITH_LABELS = _KEYS[3:]
-_OF_OUTPUT = ("id", "predicted_label", "predicted_evidence")
+_OF_OUTPUT = (
+    "id",
+    "predicted_label",
+    "predicted_evidence",
+)
 _EVIDENCE = (*TWEET, "score")
 _ARABIC = re.compile("[\u0620-\u064a\u0671-\u06d3]")
 Language = Literal["en", "ar"]
@@ -53,7 +63,9 @@ class Tweet(NamedTuple):
     @property
     def file_id(self) -> str | int:
         """The id with its type in the organisers' file."""
-        return int(self.id) if self.numeric_id else self.id
+        if self.numeric_id:
+            return int(self.id)
+        return self.id
 
 
 @dataclass(frozen=True)
@@ -74,7 +86,9 @@ class Rumor:
     @property
     def file_id(self) -> str | int:
         """Return the id as the organisers' file has it."""
-        return int(self.id) if self.numeric_id else self.id
+        if self.numeric_id:
+            return int(self.id)
+        return self.id
 
     @cached_property
     def tweets(self) -> dict[str, Tweet]:
@@ -105,9 +119,15 @@ class Rumors:
         sources: list[Source] = []
         for rumor in self.rumors:
             for tweet in rumor.timeline:
-                sources.append(Source(source_id(rumor.id, tweet.id), abstract=tweet.text))
-        grades = {claim.id: dict.fromkeys(claim.golds, 1) for claim in claims if claim.golds}
-        return Dataset(claims, tuple(sources), Qrels(grades), self.split, self.name)
+                key = source_id(rumor.id, tweet.id)
+                source = Source(key, abstract=tweet.text)
+                sources.append(source)
+        grades: dict[str, dict[str, int]] = {}
+        for claim in claims:
+            if claim.golds:
+                grades[claim.id] = dict.fromkeys(claim.golds, 1)
+        qrels = Qrels(grades)
+        return Dataset(claims, tuple(sources), qrels, self.split, self.name)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -142,11 +162,14 @@ def load_rumors(path: str | Path, split: str | None = None) -> Rumors:
     for number, record in enumerate(records):
         row = _object_row(record, path, problems, str(number), _KEYS)
         if row is not None:
-            rumors.append(_read_rumor(row, number, seen))
+            rumor = _read_rumor(row, number, seen)
+            rumors.append(rumor)
     if not records and not len(problems):
         problems.add(path, None, None, "contains no rumours")
     problems.raise_if_any()
-    return Rumors(tuple(rumors), path.stem, split or get_split(path), _language(rumors))
+    split = split or get_split(path)
+    language = _language(rumors)
+    return Rumors(tuple(rumors), path.stem, split, language)
 
 
 @dataclass
@@ -160,22 +183,34 @@ class _Seen:
 
 def _read_rumor(row: Row, number: int, seen: _Seen) -> Rumor:
     is_labelled = _check_labelled(row, number, seen)
-    key = row.as_id("id", row.record.get("id"))
-    if key is not None and "/" in key:
-        row.complain("id", f"{key!r} contains a /")
-    if key is not None and seen.ids.setdefault(key, number) != number:
-        row.complain("id", f"{key!r} is already the id of rumour {seen.ids[key]}")
+    raw_id = row.record.get("id")
+    key = row.as_id("id", raw_id)
+    if key is not None:
+        if "/" in key:
+            row.complain("id", f"{key!r} contains a /")
+        first = seen.ids.setdefault(key, number)
+        if first != number:
+            row.complain("id", f"{key!r} is already the id of rumour {first}")
     text = row.require_text("rumor")
     timeline = _tweets(row, "timeline")
-    if not timeline and isinstance(row.record.get("timeline"), list):
+    is_list = isinstance(row.record.get("timeline"), list)
+    if is_list and not timeline:
         row.complain("timeline", "is empty")
+
     label: Label | None = None
     evidence: tuple[str, ...] = ()
     if is_labelled:
         label, evidence = _judgement(row, timeline)
-    is_numeric = type(row.record.get("id")) is int
+    is_numeric = type(raw_id) is int
     seen.count += 1
-    return Rumor(key or "", text, tuple(timeline), label, evidence, is_numeric)
+    return Rumor(
+        key or "",
+        text,
+        tuple(timeline),
+        label,
+        evidence,
+        is_numeric,
+    )
 
 
 def _check_labelled(row: Row, number: int, seen: _Seen) -> bool:
@@ -195,20 +230,26 @@ def _check_labelled(row: Row, number: int, seen: _Seen) -> bool:
 
 def get_split(path: Path) -> str:
     match = re.search(r"(?:^|[_.-])(train|dev|test)$", path.stem, re.IGNORECASE)
-    return match[1].lower() if match else path.stem
+    if match is None:
+        return path.stem
+    return match[1].lower()
 
 
 def _read_list(path: Path, problems: Problems) -> Sequence[object]:
     lines = read_lines(path)
     first = next(line for line in lines if line.strip())
-    if first.lstrip("\ufeff \t").startswith("{"):
+    begins = first.lstrip("\ufeff \t")
+    if begins.startswith("{"):
         objects: list[object] = []
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                objects.append(parse_json(line, path, problems, number))
+                record = parse_json(line, path, problems, number)
+                objects.append(record)
         problems.raise_if_any()
         return objects
-    records = parse_json("".join(lines), path, problems)
+
+    text = "".join(lines)
+    records = parse_json(text, path, problems)
     problems.raise_if_any()
     if not isinstance(records, list):
         problems.add(path, None, None, "is not a JSON list")
@@ -217,7 +258,11 @@ def _read_list(path: Path, problems: Problems) -> Sequence[object]:
 
 
 def _object_row(
-    record: object, path: Path, problems: Problems, location: str, keys: Sequence[str]
+    record: object,
+    path: Path,
+    problems: Problems,
+    location: str,
+    keys: Sequence[str],
 ) -> Row | None:
     def complain(field: str, reason: str, kind: str = "", /) -> None:
         problems.add(path, None, f"{location}.{field}", reason)
@@ -227,44 +272,62 @@ def _object_row(
         return None
     for key in record:
         if key not in keys:
-            complain(str(key), f"no such field; there are: {', '.join(keys)}")
+            listed = ", ".join(keys)
+            complain(str(key), f"no such field; there are: {listed}")
     return Row(record, 0, complain)
 
 
 def _tweets(row: Row, field: str) -> list[Tweet]:
     listed = row.record.get(field)
     if not isinstance(listed, list):
-        row.complain(field, "is missing" if listed is None else "is not a list of tweets")
+        reason = "is missing" if listed is None else "is not a list of tweets"
+        row.complain(field, reason)
         return []
     tweets: list[Tweet] = []
     seen: dict[str, int] = {}
     for number, cells in enumerate(listed):
         location = f"{field}.{number}"
         if not isinstance(cells, list) or len(cells) != len(TWEET):
-            row.complain(location, f"is not a list of {len(TWEET)}: {', '.join(TWEET)}")
+            names = ", ".join(TWEET)
+            row.complain(location, f"is not a list of {len(TWEET)}: {names}")
             continue
-        key = row.as_id(f"{location}.id", cells[1])
-        if key is not None and seen.setdefault(key, number) != number:
-            row.complain(f"{location}.id", f"{key!r} is already the id of {field}.{seen[key]}")
-        account = row.as_text(f"{location}.account", cells[0])
-        text = row.as_text(f"{location}.text", cells[2])
-        tweets.append(Tweet(account, key or "", text, type(cells[1]) is int))
+        raw_account, raw_id, raw_text = cells
+        key = row.as_id(f"{location}.id", raw_id)
+        if key is not None:
+            first = seen.setdefault(key, number)
+            if first != number:
+                row.complain(f"{location}.id", f"{key!r} is already the id of {field}.{first}")
+        account = row.as_text(f"{location}.account", raw_account)
+        text = row.as_text(f"{location}.text", raw_text)
+        is_numeric = type(raw_id) is int
+        tweet = Tweet(account, key or "", text, is_numeric)
+        tweets.append(tweet)
     return tweets
 
 
 def _judgement(row: Row, timeline: Iterable[Tweet]) -> tuple[Label | None, tuple[str, ...]]:
     label = row.record["label"]
     evidence = _tweets(row, "evidence")
+    is_list = isinstance(row.record["evidence"], list)
+    has_evidence = bool(evidence)
+    is_unverifiable = label == UNVERIFIABLE
     if label not in LABELS:
-        row.complain("label", f"{str(label)[:40]!r} is not one of {', '.join(LABELS)}")
-    elif isinstance(row.record["evidence"], list) and bool(evidence) == (label == UNVERIFIABLE):
-        has = "has evidence" if evidence else "has no evidence"
+        beginning = str(label)[:40]
+        names = ", ".join(LABELS)
+        row.complain("label", f"{beginning!r} is not one of {names}")
+    elif is_list and has_evidence == is_unverifiable:
+        has = "has evidence" if has_evidence else "has no evidence"
         row.complain("label", f"{label}, but the rumour {has}")
     _check_evidence(row, timeline, evidence)
-    return cast(Label, label), tuple(tweet.id for tweet in evidence)
+    ids = tuple(tweet.id for tweet in evidence)
+    return cast(Label, label), ids
 
 
-def _check_evidence(row: Row, timeline: Iterable[Tweet], evidence: Sequence[Tweet]) -> None:
+def _check_evidence(
+    row: Row,
+    timeline: Iterable[Tweet],
+    evidence: Sequence[Tweet],
+) -> None:
     """Complain about evidence that is not in the timeline, unless the timeline is empty."""
     by_id = {tweet.id: tweet for tweet in timeline}
     if not by_id:
@@ -283,7 +346,9 @@ def _check_evidence(row: Row, timeline: Iterable[Tweet], evidence: Sequence[Twee
 def _language(rumors: Iterable[Rumor]) -> Language:
     text = "".join(rumor.text for rumor in rumors)
     letters = sum(character.isalpha() for character in text)
-    return "ar" if 2 * len(_ARABIC.findall(text)) > letters else "en"
+    arabic_letters = len(_ARABIC.findall(text))
+    is_arabic = 2 * arabic_letters > letters
+    return "ar" if is_arabic else "en"
 
 
 def write_evidence(run: Run, path: str | Path, tag: str) -> None:
@@ -291,19 +356,29 @@ def write_evidence(run: Run, path: str | Path, tag: str) -> None:
     top = run.top(MAX_TWEETS)
     rows = [(claim, tweet_id(source), score) for claim, source, score in top]
     columns = zip(*rows, strict=True) if rows else ((), (), ())
-    write_trec_run(Run.from_rows(*columns), path, tag, separator="\t")
+    evidence = Run.from_rows(*columns)
+    write_trec_run(evidence, path, tag, separator="\t")
 
 
-def write_verification(rumors: Rumors, run: Run, verdicts: Verdicts, path: str | Path) -> None:
+def write_verification(
+    rumors: Rumors,
+    run: Run,
+    verdicts: Verdicts,
+    path: str | Path,
+) -> None:
     """Write label and evidence of every rumour; the label is null for a system without verdicts."""
     entries: list[dict[str, object]] = []
     for rumor in rumors.rumors:
-        ranked = list(run.scored(rumor.id).items())[:MAX_TWEETS]
-        cells = [_evidence_cells(rumor.tweets[tweet_id(key)], score) for key, score in ranked]
+        ranked = list(run.scored(rumor.id).items())
+        evidence: list[list[str | int | float]] = []
+        for source, score in ranked[:MAX_TWEETS]:
+            key = tweet_id(source)
+            cells = _evidence_cells(rumor.tweets[key], score)
+            evidence.append(cells)
         entry: dict[str, object] = {
             "id": rumor.file_id,
             "predicted_label": verdicts.get(rumor.id),
-            "predicted_evidence": cells,
+            "predicted_evidence": evidence,
         }
         entries.append(entry)
     write_json(path, entries)
@@ -319,11 +394,16 @@ def read_evidence(path: str | Path, rumors: Rumors) -> Run:
     A rumour with the single tweet -1 has no evidence. Raises `InputError` with a line per problem:
     an unknown rumour, more than five tweets, or a tweet that is not in the timeline.
     """
-    path, problems = Path(path), Problems()
+    path = Path(path)
+    problems = Problems()
     file = read_run(path)
     if file.repeated:
-        problems.add(path, None, "authority_tweet_id", f"{file.repeated} rows repeat a tweet")
-    ranked = {claim: list(file.run.scored(claim).items()) for claim in file.run.claim_ids}
+        reason = f"{file.repeated} rows repeat a tweet"
+        problems.add(path, None, "authority_tweet_id", reason)
+    ranked: dict[str, list[tuple[str, float]]] = {}
+    for claim in file.run.claim_ids:
+        scores = file.run.scored(claim)
+        ranked[claim] = list(scores.items())
     return _checked(ranked, path, rumors, problems)
 
 
@@ -340,29 +420,36 @@ def read_verification(path: str | Path, rumors: Rumors) -> tuple[dict[str, Label
     silent: list[Row] = []
     ranked: dict[str, list[tuple[str, float]]] = {}
     by_id = {rumor.id: rumor for rumor in rumors.rumors}
-    for position, record in enumerate(_read_list(path, problems)):
+    records = _read_list(path, problems)
+    for position, record in enumerate(records):
         row = _object_row(record, path, problems, str(position), _OF_OUTPUT)
         if row is None:
             continue
-        key = row.as_id("id", row.record.get("id")) or ""
+        raw_id = row.record.get("id")
+        key = row.as_id("id", raw_id) or ""
         rumor = by_id.get(key)
-        _check_type(row, "id", row.record.get("id"), rumor)
+        _check_type(row, "id", raw_id, rumor)
         if key in labels:
             row.complain("id", f"{key!r} is repeated")
-        labels[key] = _predicted_label(row)
-        if labels[key] is None and "predicted_label" in row.record:
+        label = _predicted_label(row)
+        labels[key] = label
+        if label is None and "predicted_label" in row.record:
             silent.append(row)
         ranked[key] = _predicted_evidence(row, rumor)
-    if any(label is not None for label in labels.values()):
+
+    has_verdicts = any(label is not None for label in labels.values())
+    if has_verdicts:
+        names = ", ".join(LABELS)
         for row in silent:
-            reason = f"null is not one of {', '.join(LABELS)}; it must be in all entries or in none"
+            reason = f"null is not one of {names}; it must be in all entries or in none"
             row.complain("predicted_label", reason)
     problems.raise_if_any()
     missing = [rumor.id for rumor in rumors.rumors if rumor.id not in labels]
     if missing:
         reason = f"no entry for {len(missing)} rumours, such as {missing[0]!r}"
         raise InputError(path, reason=reason)
-    return labels, _checked(ranked, path, rumors, problems)
+    run = _checked(ranked, path, rumors, problems)
+    return labels, run
 
 
 def _predicted_label(row: Row) -> Label | None:
@@ -371,7 +458,8 @@ def _predicted_label(row: Row) -> Label | None:
     if "predicted_label" not in row.record:
         row.complain("predicted_label", "is missing")
     elif label is not None and label not in LABELS:
-        reason = f"{value_text(label)} is not one of {', '.join(LABELS)}"
+        names = ", ".join(LABELS)
+        reason = f"{value_text(label)} is not one of {names}"
         row.complain("predicted_label", reason)
     return cast("Label | None", label)
 
@@ -386,28 +474,41 @@ def _predicted_evidence(row: Row, rumor: Rumor | None) -> list[tuple[str, float]
     for number, cells in enumerate(evidence):
         location = f"predicted_evidence.{number}"
         if not isinstance(cells, list) or len(cells) != len(_EVIDENCE):
-            row.complain(location, f"is not a list of {len(_EVIDENCE)}: {', '.join(_EVIDENCE)}")
+            names = ", ".join(_EVIDENCE)
+            row.complain(location, f"is not a list of {len(_EVIDENCE)}: {names}")
             continue
-        tweet = row.as_id(f"{location}.id", cells[1])
+        raw_id = cells[1]
         score = cells[3]
-        if type(score) not in (int, float) or not math.isfinite(score):
+        id_field = f"{location}.id"
+        tweet = row.as_id(id_field, raw_id)
+        is_number = type(score) in (int, float) and math.isfinite(score)
+        if not is_number:
             row.complain(f"{location}.score", f"{value_text(score)} is not a number")
         elif tweet is not None:
             ranked.append((tweet, float(score)))
             known = None if rumor is None else rumor.tweets.get(tweet)
-            _check_type(row, f"{location}.id", cells[1], known)
+            _check_type(row, id_field, raw_id, known)
     return ranked
 
 
-def _check_type(row: Row, field: str, value: object, known: Rumor | Tweet | None) -> None:
+def _check_type(
+    row: Row,
+    field: str,
+    value: object,
+    known: Rumor | Tweet | None,
+) -> None:
     """Complain about an id that is a text but a number in the organisers' file, or vice versa."""
-    if known is not None and value != known.file_id:
-        kind = "number" if known.numeric_id else "text"
-        row.complain(field, f"{value!r} is not a {kind}, unlike in the rumours")
+    if known is None or value == known.file_id:
+        return
+    kind = "number" if known.numeric_id else "text"
+    row.complain(field, f"{value!r} is not a {kind}, unlike in the rumours")
 
 
 def _checked(
-    ranked: Mapping[str, list[tuple[str, float]]], path: Path, rumors: Rumors, problems: Problems
+    ranked: Mapping[str, list[tuple[str, float]]],
+    path: Path,
+    rumors: Rumors,
+    problems: Problems,
 ) -> Run:
     by_id = {rumor.id: rumor for rumor in rumors.rumors}
     rankings: dict[str, list[tuple[str, float]]] = {claim: [] for claim in by_id}
@@ -419,9 +520,12 @@ def _checked(
         if ids == [NOTHING]:
             continue
         if len(ids) > MAX_TWEETS:
-            problems.add(path, None, claim, f"{len(ids)} tweets; at most {MAX_TWEETS} are allowed")
-        for tweet, count in Counter(ids).items():
-            if tweet not in by_id[claim].tweets:
+            reason = f"{len(ids)} tweets; at most {MAX_TWEETS} are allowed"
+            problems.add(path, None, claim, reason)
+        timeline = by_id[claim].tweets
+        counts = Counter(ids)
+        for tweet, count in counts.items():
+            if tweet not in timeline:
                 problems.add(path, None, claim, f"tweet {tweet!r} is not in its timeline")
             elif count > 1:
                 problems.add(path, None, claim, f"tweet {tweet!r} is listed {count} times")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from claim2source.core.config import require
 from claim2source.core.errors import ConfigError
@@ -52,19 +52,32 @@ def carve_val(
     groups = _by_group(train.claims)
     totals = Counter(claim.lang for claim in train.claims)
     if mix is None or mix == 0:
-        room = _room(groups.values(), totals, share if mix is None else share + seen_share)
-        val_ids = _draw_groups(groups, _shuffled(groups, f"{seed}:"), room, most_claims)
+        size = share if mix is None else share + seen_share
+        room = _room(groups.values(), totals, size)
+        order = _shuffled(groups, f"{seed}:")
+        val_ids = _draw_groups(groups, order, room, most_claims)
     else:
-        val_ids = _draw_mix(train.claims, share + seen_share, mix, seed, most_claims)
-    if not 0 < len(val_ids) < len(train.claims):
+        size = share + seen_share
+        val_ids = _draw_mix(train.claims, size, mix, seed, most_claims)
+
+    count = len(train.claims)
+    if not 0 < len(val_ids) < count:
         side = "train" if val_ids else VAL
-        size = f"{len(train.claims)} claims of {len(groups)} separate papers"
-        reason = f"{share:g} leaves no {side} claims: the training split has {size}"
+        extent = f"{count} claims of {len(groups)} separate papers"
+        reason = f"{share:g} leaves no {side} claims: the training split has {extent}"
         raise ConfigError("share", share, "", reason)
+
     if seen_share and mix is None:
         staying = [claim for claim in train.claims if claim.id not in val_ids]
-        quotas = Counter({lang: round(seen_share * total) for lang, total in totals.items()})
-        val_ids |= _draw_seen_claims(staying, quotas, seed)
+        most_seen = {lang: round(seen_share * total) for lang, total in totals.items()}
+        quotas = Counter(most_seen)
+        seen_ids = _draw_seen_claims(staying, quotas, seed)
+        val_ids |= seen_ids
+    return _divided(train, val_ids)
+
+
+def _divided(train: Dataset, val_ids: Collection[str]) -> tuple[Dataset, Dataset]:
+    """Divide `train` into the rest and `val`, in the order of its claims."""
     rest: list[Claim] = []
     val: list[Claim] = []
     for claim in train.claims:
@@ -72,7 +85,9 @@ def carve_val(
             val.append(claim)
         else:
             rest.append(claim)
-    return train.with_claims(rest), train.with_claims(val, split=VAL)
+    rest_data = train.with_claims(rest)
+    val_data = train.with_claims(val, split=VAL)
+    return rest_data, val_data
 
 
 def _draw_groups(
@@ -86,7 +101,8 @@ def _draw_groups(
     for key in order:
         group = groups[key]
         counts = Counter(claim.lang for claim in group)
-        if len(group) <= most_claims and counts <= room:
+        has_few_claims = len(group) <= most_claims
+        if has_few_claims and counts <= room:
             claim_ids.update(claim.id for claim in group)
             room.subtract(counts)
     return claim_ids
@@ -106,8 +122,10 @@ def _draw_mix(
     """
     judged = [claim for claim in claims if claim.golds]
     groups = _by_group(judged)
-    sizes = _room(groups.values(), Counter(claim.lang for claim in judged), share)
-    wanted = Counter({lang: round(mix * size) for lang, size in sizes.items()})
+    totals = Counter(claim.lang for claim in judged)
+    sizes = _room(groups.values(), totals, share)
+    parts = {lang: round(mix * size) for lang, size in sizes.items()}
+    wanted = Counter(parts)
     missing = wanted.copy()
     seen = _draw_seen_claims(judged, missing, seed)
     if missing.total():
@@ -120,8 +138,11 @@ def _draw_mix(
         is_whole = seen.isdisjoint(claim.id for claim in group)
         if is_whole and all(count == texts[text] for text, count in own.items()):
             free[key] = group
-    order = sorted(_shuffled(free, f"{seed}:"), key=lambda key: len(free[key]))
-    return seen | _draw_groups(free, order, sizes - wanted, most_claims)
+    shuffled = _shuffled(free, f"{seed}:")
+    order = sorted(shuffled, key=lambda key: len(free[key]))
+    room = sizes - wanted
+    unseen = _draw_groups(free, order, room, most_claims)
+    return seen | unseen
 
 
 def _mix_error(
@@ -135,33 +156,46 @@ def _mix_error(
     for lang, count in missing.items():
         if count:
             drawn = wanted[lang] - count
-            possible[lang] = math.floor(100 * drawn / sizes[lang]) / 100
+            percent = math.floor(100 * drawn / sizes[lang])
+            possible[lang] = percent / 100
     least = min(possible, key=lambda lang: (possible[lang], lang))
+    needed = sum(wanted.values())
     return ConfigError(
         MIX,
         mix,
-        f"at most {possible[least]:.2f}, or a smaller val: {sum(wanted.values())} claims are "
+        f"at most {possible[least]:.2f}, or a smaller val: {needed} claims are "
         f"needed whose papers keep another one, and in {least} {missing[least]} are missing",
     )
 
 
-def _room(groups: Iterable[Sequence[Claim]], totals: Counter[str], share: float) -> Counter[str]:
+def _room(
+    groups: Iterable[Sequence[Claim]],
+    totals: Counter[str],
+    share: float,
+) -> Counter[str]:
     """Return the number of claims that val may get of each language, 0 if it has one group."""
     spread: Counter[str] = Counter()
     for group in groups:
-        spread.update({claim.lang for claim in group})
+        languages = {claim.lang for claim in group}
+        spread.update(languages)
     room: Counter[str] = Counter()
     for lang, total in totals.items():
         room[lang] = 0
         if spread[lang] > 1:
-            room[lang] = max(round(share * total), 1)
+            part = round(share * total)
+            room[lang] = max(part, 1)
     return room
 
 
 def seen_claims(train: Dataset, held_out: Dataset) -> frozenset[str]:
     """Return the ids of held-out claims that have a gold of `train`."""
     golds = train.golds
-    return frozenset(c.id for c in held_out.claims if not golds.isdisjoint(c.golds))
+    claim_ids: list[str] = []
+    for claim in held_out.claims:
+        is_seen = not golds.isdisjoint(claim.golds)
+        if is_seen:
+            claim_ids.append(claim.id)
+    return frozenset(claim_ids)
 
 
 def expected_seen_share(train: Dataset) -> float:
@@ -170,14 +204,21 @@ def expected_seen_share(train: Dataset) -> float:
     It estimates the probability that a further claim of the same collection has a seen paper.
     """
     judged = sum(bool(claim.golds) for claim in train.claims)
-    return len(claims_of_shared_papers(train)) / judged if judged else 0.0
+    if not judged:
+        return 0.0
+    shared = claims_of_shared_papers(train)
+    return len(shared) / judged
 
 
 def claims_of_shared_papers(data: Dataset) -> frozenset[str]:
     """Return the ids of claims with a gold that another claim has too."""
     times = _gold_counts(data.claims)
-    shared = (c.id for c in data.claims if any(times[gold] > 1 for gold in c.golds))
-    return frozenset(shared)
+    claim_ids: list[str] = []
+    for claim in data.claims:
+        is_shared = any(times[gold] > 1 for gold in claim.golds)
+        if is_shared:
+            claim_ids.append(claim.id)
+    return frozenset(claim_ids)
 
 
 def _gold_counts(claims: Iterable[Claim]) -> Counter[str]:
@@ -189,19 +230,32 @@ def _gold_counts(claims: Iterable[Claim]) -> Counter[str]:
 
 
 def _shuffled(keys: Iterable[str], salt: str) -> list[str]:
-    digests = {key: hashlib.sha256(f"{salt}{key}".encode()).digest() for key in keys}
+    digests: dict[str, bytes] = {}
+    for key in keys:
+        salted = f"{salt}{key}"
+        digests[key] = hashlib.sha256(salted.encode()).digest()
     return sorted(digests, key=lambda key: (digests[key], key))
 
 
-def _draw_seen_claims(claims: Sequence[Claim], room: Counter[str], seed: int) -> set[str]:
+def _draw_seen_claims(
+    claims: Sequence[Claim],
+    room: Counter[str],
+    seed: int,
+) -> set[str]:
     """Draw claims whose golds all keep another claim, at most `room` per language."""
     same_text: dict[str, list[Claim]] = defaultdict(list)
     for claim in claims:
-        same_text[plain_text(claim.text)].append(claim)
-    units = {min(claim.id for claim in unit): unit for unit in same_text.values()}
+        text = plain_text(claim.text)
+        same_text[text].append(claim)
+    units: dict[str, list[Claim]] = {}
+    for unit in same_text.values():
+        first_id = min(claim.id for claim in unit)
+        units[first_id] = unit
+
     remaining = _gold_counts(claims)
     claim_ids: set[str] = set()
-    for key in _shuffled(units, f"{seed}:seen "):
+    order = _shuffled(units, f"{seed}:seen ")
+    for key in order:
         unit = units[key]
         counts = Counter(claim.lang for claim in unit)
         removed = _gold_counts(unit)
@@ -214,12 +268,19 @@ def _draw_seen_claims(claims: Sequence[Claim], room: Counter[str], seed: int) ->
 
 
 def _by_group(claims: Sequence[Claim]) -> dict[str, list[Claim]]:
+    golds = (claim.golds for claim in claims)
+    numbers = connected_groups(golds)
     groups: dict[int, list[Claim]] = defaultdict(list)
-    for number, claim in zip(connected_groups(c.golds for c in claims), claims, strict=True):
+    for number, claim in zip(numbers, claims, strict=True):
         groups[number].append(claim)
-    group_of = {}
+
+    groups_by_key: dict[str, list[Claim]] = {}
     for group in groups.values():
         # The prefix distinguishes a claim's id from an equal id of a gold.
-        golds = [f"gold {gold}" for claim in group for gold in claim.golds]
-        group_of[min(golds, default=f"claim {group[0].id}")] = group
-    return group_of
+        keys: list[str] = []
+        for claim in group:
+            keys.extend(f"gold {gold}" for gold in claim.golds)
+        own_key = f"claim {group[0].id}"
+        key = min(keys, default=own_key)
+        groups_by_key[key] = group
+    return groups_by_key

@@ -41,26 +41,31 @@ _FLOAT32 = np.dtype("<f4")
 HASH_BYTES = 32
 _KEY = np.dtype(f"S{HASH_BYTES}")
 # New keys stay in a dictionary (200 bytes a key) up to this number, or this share of the others.
-_RECENT, _SHARE = 2**16, 0.25
+_RECENT = 2**16
+_SHARE = 0.25
 # JSON values that identify everything that a vector or run depends on.
 MadeBy = Mapping[str, object]
 
 
 def default_root() -> Path:
     """Return `CLAIM2SOURCE_STORE`, or a folder in the user's cache."""
-    if folder := os.environ.get("CLAIM2SOURCE_STORE"):
+    folder = os.environ.get("CLAIM2SOURCE_STORE")
+    if folder:
         return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "claim2source"
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "claim2source"
 
 
 def text_key(text: str) -> bytes:
     """Return the 32-byte key under which a text's vector is stored."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+    encoded = text.encode("utf-8", "surrogatepass")
+    return hashlib.sha256(encoded).digest()
 
 
 def pair_key(claim: bytes, source: bytes) -> bytes:
     """Return the key of a pair's score, given the `text_key`s of claim and source."""
-    return hashlib.sha256(claim + source).digest()
+    joined = claim + source
+    return hashlib.sha256(joined).digest()
 
 
 @dataclass(frozen=True)
@@ -78,15 +83,24 @@ class Store:
     processes add later is not found, and computed again.
     """
 
-    def __init__(self, root: str | Path | None = None, *, keeps_open: bool = False) -> None:
+    def __init__(
+        self,
+        root: str | Path | None = None,
+        *,
+        keeps_open: bool = False,
+    ) -> None:
         self.root = Path(root) if root is not None else default_root()
         self._open: dict[Path, EmbeddingSpace] | None = {} if keeps_open else None
 
     def space(
-        self, made_by: MadeBy, model: str = "", dimensions: int | None = None
+        self,
+        made_by: MadeBy,
+        model: str = "",
+        dimensions: int | None = None,
     ) -> EmbeddingSpace:
         """Open the embeddings for exactly these inputs; `model` is a name for display."""
-        folder, kept = self.root / "embeddings" / content_hash(made_by), self._open or {}
+        folder = self.root / "embeddings" / content_hash(made_by)
+        kept = self._open or {}
         space = kept.get(folder) or EmbeddingSpace(folder, model, dimensions)
         if self._open is not None:
             self._open[folder] = space
@@ -100,26 +114,15 @@ class Store:
         """Read the run for exactly these inputs; None if it is missing or damaged."""
         path = self._run_path(made_by)
         with _dropping_damaged(path, "the run is"):
-            with safe_open(path, framework="numpy") as file:
-                parts = {name: file.get_tensor(name) for name in file.keys()}
-                digest = (file.metadata() or {}).get("sha256")
-            _check_digest(digest, *(parts[name] for name in _RUN_PARTS))
-            texts = json.loads(parts["texts"].tobytes())
-            pool = None
-            if texts["pool"] is not None:
-                pool = {claim: frozenset(ids) for claim, ids in texts["pool"].items()}
-            run = Run(
-                tuple(texts["claims"]),
-                parts["offsets"],
-                parts["codes"],
-                np.array(texts["sources"], dtype=object),
-                parts["scores"],
-                pool,
-            )
-            return StoredRun(run, texts["about"])
+            return _read_run(path)
         return None
 
-    def put_run(self, made_by: MadeBy, run: Run, about: Mapping[str, Any] | None = None) -> None:
+    def put_run(
+        self,
+        made_by: MadeBy,
+        run: Run,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
         """Store a run, with its candidates and JSON values about it, under its inputs."""
         used_codes, codes = np.unique(run.codes, return_inverse=True)
         pool = None
@@ -135,14 +138,43 @@ class Store:
             "offsets": run.offsets.astype(np.int64),
             "codes": codes.astype(np.int32),
             "scores": run.scores.astype(np.float32),
-            "texts": np.frombuffer(json.dumps(texts).encode("ascii"), dtype=np.uint8).copy(),
+            "texts": _json_array(texts),
         }
         digest = _digest(*(parts[name] for name in _RUN_PARTS))
-        with atomic_path(self._run_path(made_by)) as temporary:
+        path = self._run_path(made_by)
+        with atomic_path(path) as temporary:
             save_file(parts, temporary, metadata={"sha256": digest})
 
     def _run_path(self, made_by: MadeBy) -> Path:
-        return self.root / "runs" / f"{content_hash(made_by)}.safetensors"
+        key = content_hash(made_by)
+        return self.root / "runs" / f"{key}.safetensors"
+
+
+def _json_array(texts: Mapping[str, object]) -> np.ndarray:
+    """Write JSON values as an array of bytes."""
+    encoded = json.dumps(texts).encode("ascii")
+    return np.frombuffer(encoded, dtype=np.uint8).copy()
+
+
+def _read_run(path: Path) -> StoredRun:
+    with safe_open(path, framework="numpy") as file:
+        parts = {name: file.get_tensor(name) for name in file.keys()}
+        digest = (file.metadata() or {}).get("sha256")
+    _check_digest(digest, *(parts[name] for name in _RUN_PARTS))
+    raw_texts = parts["texts"]
+    texts = json.loads(raw_texts.tobytes())
+    pool = None
+    if texts["pool"] is not None:
+        pool = {claim: frozenset(ids) for claim, ids in texts["pool"].items()}
+    run = Run(
+        tuple(texts["claims"]),
+        parts["offsets"],
+        parts["codes"],
+        np.array(texts["sources"], dtype=object),
+        parts["scores"],
+        pool,
+    )
+    return StoredRun(run, texts["about"])
 
 
 class KeyTable:
@@ -152,25 +184,35 @@ class KeyTable:
     """
 
     def __init__(self) -> None:
-        self._keys, self._rows = np.empty(0, _KEY), np.empty(0, np.int64)
+        self._keys = np.empty(0, _KEY)
+        self._rows = np.empty(0, np.int64)
         self._recent: dict[bytes, int] = {}
 
     def add(self, keys: Sequence[bytes], first: int) -> None:
         """Add the keys of consecutive rows, starting at `first`."""
-        self._recent.update(zip(keys, range(first, first + len(keys)), strict=True))
-        if len(self._recent) > max(_RECENT, _SHARE * len(self._keys)):
+        end = first + len(keys)
+        rows = range(first, end)
+        self._recent.update(zip(keys, rows, strict=True))
+        limit = max(_RECENT, _SHARE * len(self._keys))
+        if len(self._recent) > limit:
             self._settle()
 
     def add_arrays(self, keys: Sequence[np.ndarray], first: int) -> None:
         """Add the keys (arrays [n, 32] uint8) of consecutive rows, starting at `first`."""
         self._settle()
-        if keys:
-            joined = np.ascontiguousarray(np.concatenate(keys)).view(_KEY).ravel()
-            self._merge(joined, np.arange(first, first + len(joined)))
+        if not keys:
+            return
+        joined = np.ascontiguousarray(np.concatenate(keys)).view(_KEY).ravel()
+        end = first + len(joined)
+        self._merge(joined, np.arange(first, end))
 
     def _settle(self) -> None:
-        recent, self._recent = self._recent, {}
-        self._merge(np.array(list(recent), _KEY), np.array(list(recent.values()), np.int64))
+        recent = self._recent
+        self._recent = {}
+        self._merge(
+            np.array(list(recent), _KEY),
+            np.array(list(recent.values()), np.int64),
+        )
 
     def _merge(self, keys: np.ndarray, rows: np.ndarray) -> None:
         order = np.argsort(keys, kind="stable")
@@ -178,19 +220,22 @@ class KeyTable:
         rows = np.concatenate([self._rows, rows[order]])
         # Two sorted parts: a stable sort merges them, older rows of a key first.
         order = np.argsort(keys, kind="stable")
-        self._keys, self._rows = keys[order], rows[order]
+        self._keys = keys[order]
+        self._rows = rows[order]
 
     def find(self, keys: Sequence[bytes]) -> np.ndarray:
         """Return the row of each key, [keys] int64, or -1 if it is unknown."""
         searched = np.array(keys, _KEY)
         rows = np.full(len(searched), -1, np.int64)
         if len(self._keys):
-            slots = np.maximum(np.searchsorted(self._keys, searched, side="right") - 1, 0)
+            ends = np.searchsorted(self._keys, searched, side="right")
+            slots = np.maximum(ends - 1, 0)
             matches = self._keys[slots] == searched
-            rows[matches] = self._rows[slots[matches]]
+            matched_slots = slots[matches]
+            rows[matches] = self._rows[matched_slots]
         if self._recent:
-            for i, key in enumerate(keys):
-                rows[i] = self._recent.get(key, rows[i])
+            for position, key in enumerate(keys):
+                rows[position] = self._recent.get(key, rows[position])
         return rows
 
 
@@ -201,11 +246,21 @@ class EmbeddingSpace:
     computed again. `model` is written next to them, for people who look into the store.
     """
 
-    def __init__(self, folder: Path, model: str = "", dimensions: int | None = None) -> None:
-        self.folder, self.model, self.dimensions = folder, model, dimensions
+    def __init__(
+        self,
+        folder: Path,
+        model: str = "",
+        dimensions: int | None = None,
+    ) -> None:
+        self.folder = folder
+        self.model = model
+        self.dimensions = dimensions
         # Rows are numbered across shards; those of a shard begin at its entry in `_starts`.
-        self._shards, self._starts, self._end = list[np.ndarray](), list[int](), 0
-        self._table, keys = KeyTable(), list[np.ndarray]()
+        self._shards: list[np.ndarray] = []
+        self._starts: list[int] = []
+        self._end = 0
+        self._table = KeyTable()
+        keys: list[np.ndarray] = []
         for path in sorted(folder.glob("*.safetensors")):
             # An unreadable file is not damaged, and kept for the next process.
             with _dropping_damaged(path, "its vectors are"):
@@ -220,15 +275,18 @@ class EmbeddingSpace:
         vectors = _mapped(path)
         if vectors.ndim != 2 or self.dimensions not in (None, vectors.shape[1]):
             raise ValueError(f"its vectors have the shape {vectors.shape}")
-        if keys.dtype != np.uint8 or keys.shape != (len(vectors), HASH_BYTES):
-            raise ValueError(f"its keys are {keys.dtype} {keys.shape}, for {len(vectors)} vectors")
+        wanted_shape = (len(vectors), HASH_BYTES)
+        if keys.dtype != np.uint8 or keys.shape != wanted_shape:
+            shape = f"{keys.dtype} {keys.shape}"
+            raise ValueError(f"its keys are {shape}, for {len(vectors)} vectors")
         if not _is_verified(path, mark):
             _check_digest(digest, keys, vectors)
             if not np.isfinite(vectors).all():
                 raise ValueError("a vector is not finite")
             # A read-only store is hashed every time.
             with contextlib.suppress(OSError):
-                write_text(path.with_suffix(".verified"), mark)
+                mark_path = path.with_suffix(".verified")
+                write_text(mark_path, mark)
         self._add(vectors)
         return keys
 
@@ -241,7 +299,8 @@ class EmbeddingSpace:
 
     def missing(self, keys: Sequence[bytes]) -> list[int]:
         """List the positions of the keys that have no vector yet."""
-        positions: list[int] = np.flatnonzero(self._table.find(keys) < 0).tolist()
+        is_missing = self._table.find(keys) < 0
+        positions: list[int] = np.flatnonzero(is_missing).tolist()
         return positions
 
     def get(self, keys: Sequence[bytes]) -> np.ndarray:
@@ -249,40 +308,53 @@ class EmbeddingSpace:
 
         Raises KeyError if one is missing.
         """
-        if not len(keys):
+        count = len(keys)
+        if not count:
             return np.empty((0, 0), dtype=np.float32)
         rows = self._table.find(keys)
         if rows.min() < 0:
-            raise KeyError(keys[int(rows.argmin())])
+            missing = int(rows.argmin())
+            raise KeyError(keys[missing])
         shards = np.searchsorted(self._starts, rows, side="right") - 1
         first = self._shards[shards[0]]
-        out = np.empty((len(keys), first.shape[1]), dtype=first.dtype)
+        dimensions = first.shape[1]
+        found = np.empty((count, dimensions), dtype=first.dtype)
         for shard in np.unique(shards):
             positions = np.flatnonzero(shards == shard)
-            out[positions] = self._shards[shard][rows[positions] - self._starts[shard]]
-        return out
+            rows_in_shard = rows[positions] - self._starts[shard]
+            found[positions] = self._shards[shard][rows_in_shard]
+        return found
 
     def put(self, keys: Sequence[bytes], vectors: np.ndarray) -> None:
         """Add rows as one shard. Raises ValueError if lengths differ or a value is not finite."""
-        if len(keys) != len(vectors):
-            raise ValueError(f"{len(keys)} keys for {len(vectors)} vectors")
+        count = len(keys)
+        if count != len(vectors):
+            raise ValueError(f"{count} keys for {len(vectors)} vectors")
         vectors = vectors.astype(_FLOAT32, copy=False)
         if not np.isfinite(vectors).all():
             raise ValueError("a vector is not finite; refusing to store it")
-        if not len(keys):
+        if not count:
             return
-        rows = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), HASH_BYTES).copy()
+
+        joined = np.frombuffer(b"".join(keys), dtype=np.uint8)
+        rows = joined.reshape(count, HASH_BYTES).copy()
         vectors = np.ascontiguousarray(vectors)
         digest = _digest(rows, vectors)
         path = self.folder / f"{digest}.safetensors"
         with atomic_path(path) as temporary:
-            save_file({"keys": rows, "vectors": vectors}, temporary, metadata={"sha256": digest})
-        if self.model and not (self.folder / NAME_FILE).exists():
-            write_text(self.folder / NAME_FILE, self.model)
+            save_file(
+                {"keys": rows, "vectors": vectors},
+                temporary,
+                metadata={"sha256": digest},
+            )
+        name_file = self.folder / NAME_FILE
+        if self.model and not name_file.exists():
+            write_text(name_file, self.model)
         # If the file was removed or damaged since, these rows stay in memory.
         with contextlib.suppress(OSError, ValueError, KeyError):
             vectors = _mapped(path)
-        self._table.add(keys, self._add(vectors))
+        first = self._add(vectors)
+        self._table.add(keys, first)
 
 
 @contextlib.contextmanager
@@ -293,9 +365,19 @@ def _dropping_damaged(path: Path, content: str) -> Iterator[None]:
     except FileNotFoundError:
         pass
     except OSError as error:
-        log.warning("store: %s cannot be read (%s); %s computed again", path, error, content)
+        log.warning(
+            "store: %s cannot be read (%s); %s computed again",
+            path,
+            error,
+            content,
+        )
     except (SafetensorError, ValueError, KeyError) as error:
-        log.warning("store: %s is damaged (%s); %s computed again", path, error, content)
+        log.warning(
+            "store: %s is damaged (%s); %s computed again",
+            path,
+            error,
+            content,
+        )
         path.unlink(missing_ok=True)
 
 
@@ -304,11 +386,18 @@ def _mapped(path: Path) -> np.ndarray:
         length = int.from_bytes(file.read(8), "little")
         if length > path.stat().st_size:
             raise ValueError("its header is longer than the file")
-        entry = json.loads(file.read(length))["vectors"]
+        header = json.loads(file.read(length))
+        entry = header["vectors"]
     if entry["dtype"] != "F32":
         raise ValueError(f"its vectors have the type {entry['dtype']}")
-    offset, shape = 8 + length + entry["data_offsets"][0], tuple(entry["shape"])
-    return np.memmap(str(path), _FLOAT32, mode="r", offset=offset, shape=shape)
+    begin = entry["data_offsets"][0]
+    return np.memmap(
+        str(path),
+        _FLOAT32,
+        mode="r",
+        offset=8 + length + begin,
+        shape=tuple(entry["shape"]),
+    )
 
 
 def _file_stamp(path: Path) -> str:
@@ -318,8 +407,9 @@ def _file_stamp(path: Path) -> str:
 
 
 def _is_verified(path: Path, mark: str) -> bool:
+    mark_path = path.with_suffix(".verified")
     try:
-        return path.with_suffix(".verified").read_text(encoding="ascii") == mark
+        return mark_path.read_text(encoding="ascii") == mark
     except (OSError, UnicodeDecodeError):
         return False
 
@@ -330,7 +420,10 @@ def _check_digest(digest: str | None, *parts: np.ndarray) -> None:
 
 
 def _digest(*parts: np.ndarray) -> str:
-    digest = hashlib.sha256(repr((*(part.shape for part in parts), parts[-1].dtype.str)).encode())
+    shapes = (part.shape for part in parts)
+    last_type = parts[-1].dtype.str
+    description = repr((*shapes, last_type))
+    digest = hashlib.sha256(description.encode())
     for part in parts:
         digest.update(np.ascontiguousarray(part).data)
     return digest.hexdigest()

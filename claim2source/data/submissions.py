@@ -19,7 +19,10 @@ from claim2source.data.text_files import first_cells, tsv_rows
 
 Year = Literal[2025, 2026]
 CLAIM_COLUMNS = ("post_id", "index")
-_COLUMN_OF: dict[Year, str] = {2025: "post_id", 2026: "index"}
+_COLUMN_OF: dict[Year, str] = {
+    2025: "post_id",
+    2026: "index",
+}
 PREDICTIONS_COLUMN = "preds"
 # Files in a zip for source retrieval, and for rumour verification.
 _OF_LABS = re.compile(r"predictions(_[a-z]{2,3})?\.tsv|evidence\.trec|verification\.json")
@@ -39,33 +42,47 @@ def is_submission(lines: Sequence[str]) -> bool:
 
 def column_among(header: Sequence[str], names: Sequence[str]) -> str:
     """Return the first of `names` in a header; if there is none, join them for an error."""
-    return next((name for name in names if name in header), " or ".join(names))
+    for name in names:
+        if name in header:
+            return name
+    return " or ".join(names)
 
 
 def read_submission(
-    lines: Sequence[str], problems: FileProblems, *, keep_places: bool = False
+    lines: Sequence[str],
+    problems: FileProblems,
+    *,
+    keep_places: bool = False,
 ) -> Ranked:
     """Read predictions: a list of n sources gets the scores n, n - 1, ..., 1.
 
     A repeated source of a claim is dropped. With `keep_places` a placeholder, which is not the id
     of a source, keeps its position, because the labs' scorer does not drop it.
     """
-    claim_column = column_among(first_cells(lines), CLAIM_COLUMNS)
+    header = first_cells(lines)
+    claim_column = column_among(header, CLAIM_COLUMNS)
+    columns = (claim_column, PREDICTIONS_COLUMN)
+    rows = tsv_rows(problems.file, columns, problems.collected, lines=lines)
     ranked: dict[str, dict[str, float]] = {}
     repeated = 0
-    columns = (claim_column, PREDICTIONS_COLUMN)
-    for number, cells in tsv_rows(problems.file, columns, problems.collected, lines=lines):
+    for number, cells in rows:
         claim = cells[0].strip()
+        predictions = cells[1].strip()
         if not claim:
             problems.add(number, claim_column, "empty")
-        ids = _id_list(number, cells[1].strip(), problems)
+        ids = _id_list(number, predictions, problems)
         listed = [str(item).strip() for item in ids]
+
         # The first row of a claim is used, and the first position of a source.
-        distinct = [] if claim in ranked else list(dict.fromkeys(listed))
+        if claim in ranked:
+            repeated += len(listed)
+            continue
+        distinct = list(dict.fromkeys(listed))
         repeated += len(listed) - len(distinct)
         if keep_places and distinct:
             distinct = _with_stand_ins(listed)
-        ranked.setdefault(claim, {s: float(len(distinct) - i) for i, s in enumerate(distinct)})
+        count = len(distinct)
+        ranked[claim] = {source: float(count - place) for place, source in enumerate(distinct)}
     if not ranked and not len(problems.collected):
         problems.add(None, None, "no predictions, only a header")
     return ranked, repeated
@@ -76,32 +93,46 @@ def _with_stand_ins(listed: Sequence[str]) -> list[str]:
     seen: set[str] = set()
     places: list[str] = []
     for place, source in enumerate(listed, start=1):
-        places.append(f"{source} again at {place}" if source in seen else source)
+        is_repeated = source in seen
+        places.append(f"{source} again at {place}" if is_repeated else source)
         seen.add(source)
     # A placeholder after the last distinct source has no effect.
     last = max(listed.index(source) for source in seen)
     return places[: last + 1]
 
 
-def _id_list(number: int, cell: str, problems: FileProblems) -> list[SourceId]:
+def _id_list(
+    number: int,
+    cell: str,
+    problems: FileProblems,
+) -> list[SourceId]:
+    ids = _parsed(cell)
+    if not isinstance(ids, list):
+        beginning = cell[:60]
+        problems.add(number, PREDICTIONS_COLUMN, f"{beginning!r} is not a list of ids")
+        return []
+    for item in ids:
+        has_type = isinstance(item, str | int) and not isinstance(item, bool)
+        if not has_type or not str(item).strip():
+            beginning = str(item)[:60]
+            problems.add(number, PREDICTIONS_COLUMN, f"{beginning!r} is not an id")
+            return []
+    return ids
+
+
+def _parsed(cell: str) -> object:
+    """Parse a cell as JSON or else as Python; None if it is neither."""
     try:
-        ids = json.loads(cell)
+        return json.loads(cell)
     except (ValueError, RecursionError):
         try:
             ids = ast.literal_eval(cell)
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            ids = None
+            return None
         # Python would join 'a' 'b' (numpy's way to print a list) into the single id 'ab'.
         if re.search(r"""['"]\s+['"]""", cell):
-            ids = None
-    if not isinstance(ids, list):
-        problems.add(number, PREDICTIONS_COLUMN, f"{cell[:60]!r} is not a list of ids")
-        return []
-    for item in ids:
-        if isinstance(item, bool) or not isinstance(item, str | int) or not str(item).strip():
-            problems.add(number, PREDICTIONS_COLUMN, f"{str(item)[:60]!r} is not an id")
-            return []
-    return ids
+            return None
+        return ids
 
 
 def submission_year(dataset: Dataset) -> Year:
@@ -109,8 +140,12 @@ def submission_year(dataset: Dataset) -> Year:
 
     Its claim ids are `<split>-<language>-<index>`, those of 2025 are `<split>-<post_id>`.
     """
-    is_2026 = all(c.id.startswith(f"{dataset.split}-{c.lang}-") for c in dataset.claims)
-    return 2026 if is_2026 or dataset.languages != ("en",) else 2025
+    for claim in dataset.claims:
+        prefix = f"{dataset.split}-{claim.lang}-"
+        if not claim.id.startswith(prefix):
+            is_english = dataset.languages == ("en",)
+            return 2025 if is_english else 2026
+    return 2026
 
 
 def lab_ids(dataset: Dataset, year: Year) -> dict[str, dict[str, str]]:
@@ -120,20 +155,34 @@ def lab_ids(dataset: Dataset, year: Year) -> dict[str, dict[str, str]]:
     loses only its split. Raises `InputError` if two claims of a file get the same id.
     """
     files: dict[str, dict[str, str]] = {}
-    for language in dataset.languages if year == 2026 else ("",):
-        prefixes = [f"{dataset.split}-{language}-"] if language else []
-        prefixes.append(f"{dataset.split}-")
-        claim_of: dict[str, str] = {}
-        for claim in dataset.claims:
-            if language in ("", claim.lang):
-                prefix = next(filter(claim.id.startswith, prefixes), "")
-                name = claim.id.removeprefix(prefix)
-                if claim_of.setdefault(name, claim.id) != claim.id:
-                    reason = f"{name!r} would be the id of both {claim_of[name]!r} and {claim.id!r}"
-                    raise InputError("submission", field=_COLUMN_OF[year], reason=reason)
+    languages = dataset.languages if year == 2026 else ("",)
+    for language in languages:
+        claims = _claims_by_name(dataset, year, language)
         file = f"predictions_{language}.tsv" if language else "predictions.tsv"
-        files[file] = {claim: name for name, claim in claim_of.items()}
+        files[file] = {claim: name for name, claim in claims.items()}
     return files
+
+
+def _claims_by_name(
+    dataset: Dataset,
+    year: Year,
+    language: str,
+) -> dict[str, str]:
+    """Map the lab's ids to the claims of a language, or to all claims if it is empty."""
+    prefixes = [f"{dataset.split}-"]
+    if language:
+        prefixes = [f"{dataset.split}-{language}-", f"{dataset.split}-"]
+    claims: dict[str, str] = {}
+    for claim in dataset.claims:
+        if language not in ("", claim.lang):
+            continue
+        prefix = next(filter(claim.id.startswith, prefixes), "")
+        name = claim.id.removeprefix(prefix)
+        first = claims.setdefault(name, claim.id)
+        if first != claim.id:
+            reason = f"{name!r} would be the id of both {first!r} and {claim.id!r}"
+            raise InputError("submission", field=_COLUMN_OF[year], reason=reason)
+    return claims
 
 
 def lab_source_ids(dataset: Dataset) -> dict[str, SourceId]:
@@ -145,14 +194,21 @@ def lab_source_ids(dataset: Dataset) -> dict[str, SourceId]:
     ids = [source.id for source in dataset.sources]
     numeric = dataset.numeric_ids or frozenset()
     if dataset.numeric_ids is None and _has_claims_of_2026(dataset):
-        numeric = frozenset(ids if all(map(is_integer_text, ids)) else ())
-    return {key: int(key) if key in numeric else key for key in ids}
+        are_integers = all(map(is_integer_text, ids))
+        numeric = frozenset(ids if are_integers else ())
+    source_ids: dict[str, SourceId] = {}
+    for key in ids:
+        source_ids[key] = int(key) if key in numeric else key
+    return source_ids
 
 
 def _has_claims_of_2026(dataset: Dataset) -> bool:
     """Whether all claim ids have the form `<split>-<language>-<index>`, for any split."""
-    parts = ((claim.lang, claim.id.split("-", 2)) for claim in dataset.claims)
-    return all(len(names) == 3 and names[1] == lang for lang, names in parts)
+    for claim in dataset.claims:
+        parts = claim.id.split("-", 2)
+        if len(parts) != 3 or parts[1] != claim.lang:
+            return False
+    return True
 
 
 def write_submission(
@@ -168,45 +224,62 @@ def write_submission(
     `ids` maps the claims of the file to the lab's ids; by default all claims of the run keep their
     ids. `sources` maps sources to the lab's ids; other sources keep theirs.
     """
-    ids = {claim: claim for claim in run.claim_ids} if ids is None else ids
+    if ids is None:
+        ids = {claim: claim for claim in run.claim_ids}
     lab = sources or {}
     rows: list[tuple[str, list[SourceId]]] = []
     for claim, name in ids.items():
-        ranked = [lab.get(source, source) for source in run.sources(claim, k)]
+        best = run.sources(claim, k)
+        ranked = [lab.get(source, source) for source in best]
         rows.append((name, ranked))
-    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as out:
+    with (
+        atomic_path(path) as temporary,
+        open(temporary, "w", encoding="utf-8", newline="") as out,
+    ):
         writer = csv.writer(out, delimiter="\t", lineterminator="\n")
-        writer.writerow((_COLUMN_OF[year], PREDICTIONS_COLUMN))
+        header = (_COLUMN_OF[year], PREDICTIONS_COLUMN)
+        writer.writerow(header)
         writer.writerows(rows)
 
 
 def check_submission(
-    path: Path, year: Year, claims: Collection[str], sources: Collection[SourceId], k: int = 5
+    path: Path,
+    year: Year,
+    claims: Collection[str],
+    sources: Collection[SourceId],
+    k: int = 5,
 ) -> None:
     """Check that a lab's TSV has every claim once, each with `k` distinct, known sources.
 
     `claims` and `sources` are the lab's own ids. Their types matter: a text is refused if the lab
     has numbers, and a number if it has texts. Raises `InputError`, with a line per problem.
     """
-    problems, column = FileProblems(path), _COLUMN_OF[year]
-    line_of: dict[str, int] = {}
+    problems = FileProblems(path)
+    column = _COLUMN_OF[year]
     columns = (column, PREDICTIONS_COLUMN)
+    first_lines: dict[str, int] = {}
     for number, (claim, listed) in tsv_rows(path, columns, problems.collected, only=True):
-        if line_of.setdefault(claim, number) != number:
-            problems.add(number, column, f"{claim!r} is already on line {line_of[claim]}")
+        first_line = first_lines.setdefault(claim, number)
+        if first_line != number:
+            problems.add(number, column, f"{claim!r} is already on line {first_line}")
         elif claim not in claims:
             problems.add(number, column, f"{claim!r} is not a claim of this split")
+
         before = len(problems.collected)
         ids = _id_list(number, listed, problems)
         if len(problems.collected) > before:
             continue
-        if len(ids) != k or len(set(ids)) != k:
-            reason = f"{len(set(ids))} distinct sources, not {k}"
+        distinct = set(ids)
+        if len(ids) != k or len(distinct) != k:
+            reason = f"{len(distinct)} distinct sources, not {k}"
             problems.add(number, PREDICTIONS_COLUMN, reason)
-        if unknown_ids := [key for key in ids if key not in sources]:
-            problems.add(number, PREDICTIONS_COLUMN, _unknown_id_error(unknown_ids[0], sources))
+        unknown_ids = [key for key in ids if key not in sources]
+        if unknown_ids:
+            reason = _unknown_id_error(unknown_ids[0], sources)
+            problems.add(number, PREDICTIONS_COLUMN, reason)
+
     for claim in claims:
-        if claim not in line_of:
+        if claim not in first_lines:
             problems.add(None, column, f"{claim!r} is missing")
     problems.collected.raise_if_any()
 
@@ -222,11 +295,15 @@ def _unknown_id_error(key: SourceId, sources: Collection[SourceId]) -> str:
 
 def zip_submission(files: Sequence[Path], target: Path) -> None:
     """Write checked files to a zip, completely or not at all; equal files give equal bytes."""
-    with atomic_path(target) as temporary, zipfile.ZipFile(temporary, "w") as packed:
+    with (
+        atomic_path(target) as temporary,
+        zipfile.ZipFile(temporary, "w") as packed,
+    ):
         for file in files:
             entry = zipfile.ZipInfo(file.name)
             entry.external_attr = 0o644 << 16
-            packed.writestr(entry, file.read_bytes(), zipfile.ZIP_DEFLATED)
+            content = file.read_bytes()
+            packed.writestr(entry, content, zipfile.ZIP_DEFLATED)
 
 
 def require_zip(file: Path) -> None:
@@ -244,4 +321,6 @@ def _is_submission_zip(path: Path) -> bool:
             names = packed.namelist()
     except (OSError, zipfile.BadZipFile):
         return False
-    return bool(names) and all(_OF_LABS.fullmatch(name) for name in names)
+    if not names:
+        return False
+    return all(_OF_LABS.fullmatch(name) for name in names)

@@ -69,15 +69,19 @@ class RunFile:
         matching = [lang for lang in languages if self.front.endswith(f"-{lang}-")]
         if len(matching) == 1:
             return matching[0]
+        listed = ", ".join(languages)
         reason = (
-            f"has one of the languages {', '.join(languages)}, but its ids do not show which: "
+            f"has one of the languages {listed}, but its ids do not show which: "
             "name the language in a systems file"
         )
         raise InputError(self.path, reason=reason)
 
 
 def read_run(
-    path: str | Path, ranked_by: RankedBy = "reranker", *, keep_places: bool = False
+    path: str | Path,
+    ranked_by: RankedBy = "reranker",
+    *,
+    keep_places: bool = False,
 ) -> RunFile:
     """Read a TREC run, a lab's prediction TSV or a score JSON, recognised by its content.
 
@@ -97,22 +101,36 @@ def read_run(
     """
     require_path(path, "path", "the path of a run")
     path = Path(path)
-    lines, problems = read_lines(path), FileProblems(path)
+    lines = read_lines(path)
+    problems = FileProblems(path)
     golds: Mapping[str, str] = {}
     complete = True
-    is_lab = not is_json(lines) and is_submission(lines)
-    if is_json(lines):
+    is_scores = is_json(lines)
+    is_lab = not is_scores and is_submission(lines)
+
+    if is_scores:
         ranked, golds, repeated = read_scores(lines, problems, ranked_by)
     elif is_lab:
         ranked, repeated = read_submission(lines, problems, keep_places=keep_places)
-    elif (plain := _plain_trec_run(lines)) is not None:
-        return RunFile(path, plain, repeated=0)
     else:
+        plain_run = _plain_trec_run(lines)
+        if plain_run is not None:
+            return RunFile(path, plain_run, repeated=0)
         ranked, repeated = _read_trec_run(lines, problems)
         complete = False  # claims without results have no line
     problems.collected.raise_if_any()
-    run = Run.from_lists({claim: list(scores.items()) for claim, scores in ranked.items()})
-    return RunFile(path, run, repeated, golds, complete, has_places=keep_places and is_lab)
+
+    results = {claim: list(scores.items()) for claim, scores in ranked.items()}
+    run = Run.from_lists(results)
+    has_places = keep_places and is_lab
+    return RunFile(
+        path,
+        run,
+        repeated,
+        golds,
+        complete,
+        has_places=has_places,
+    )
 
 
 def named_as(file: RunFile, golds: Mapping[str, Collection[str]]) -> RunFile:
@@ -126,20 +144,27 @@ def named_as(file: RunFile, golds: Mapping[str, Collection[str]]) -> RunFile:
     ids = file.run.claim_ids
     for claim in ids:
         if claim in golds and not _agrees(file, claim, golds[claim]):
-            reason = f"{file.golds[claim]!r} is not gold for claim {claim!r}: another split?"
+            gold = file.golds[claim]
+            reason = f"{gold!r} is not gold for claim {claim!r}: another split?"
             raise InputError(file.path, field="ground_truth_pubkey", reason=reason)
     if any(claim in golds for claim in ids):
         return file
-    fronts = _fronts(set(ids[:FRONTS_ASKED]), golds)
+
+    asked = set(ids[:FRONTS_ASKED])
+    fronts = _fronts(asked, golds)
     fitting = [front for front in sorted(fronts) if _fits(file, front, golds)]
     if len(fitting) > 1:
-        first = " or ".join(repr(front + ids[0]) for front in fitting[:3])
-        reason = f"claim {ids[0]!r} could be {first}: name the run's language in a systems file"
+        first_id = ids[0]
+        names = [repr(front + first_id) for front in fitting[:3]]
+        listed = " or ".join(names)
+        reason = f"claim {first_id!r} could be {listed}: name the run's language in a systems file"
         raise InputError(file.path, reason=reason)
     if not fitting:
         return file
+
     (front,) = fitting
-    run = replace(file.run, claim_ids=tuple(front + claim for claim in ids))
+    ids_named = tuple(front + claim for claim in ids)
+    run = replace(file.run, claim_ids=ids_named)
     golds_named = {front + claim: gold for claim, gold in file.golds.items()}
     return replace(file, run=run, golds=golds_named, front=front)
 
@@ -152,21 +177,33 @@ def _fronts(tails: Collection[str], known: Iterable[str]) -> set[str]:
         for start in range(1, len(parts)):
             tail = "-".join(parts[start:])
             if tail in tails:
-                fronts.add(claim_id.removesuffix(tail))
+                front = claim_id.removesuffix(tail)
+                fronts.add(front)
     return fronts
 
 
-def _fits(file: RunFile, front: str, golds: Mapping[str, Collection[str]]) -> bool:
+def _fits(
+    file: RunFile,
+    front: str,
+    golds: Mapping[str, Collection[str]],
+) -> bool:
     """Whether most claims are known with a prefix, and no gold contradicts theirs."""
-    met = [claim for claim in file.run.claim_ids if front + claim in golds]
-    if 2 * len(met) <= len(file.run.claim_ids):
+    ids = file.run.claim_ids
+    met = [claim for claim in ids if front + claim in golds]
+    if 2 * len(met) <= len(ids):
         return False
     return all(_agrees(file, claim, golds[front + claim]) for claim in met)
 
 
-def _agrees(file: RunFile, claim: str, golds: Collection[str]) -> bool:
+def _agrees(
+    file: RunFile,
+    claim: str,
+    golds: Collection[str],
+) -> bool:
     """Whether a claim's gold in the file is one of its known golds, or one of these is unknown."""
-    return claim not in file.golds or not golds or file.golds[claim] in golds
+    if claim not in file.golds or not golds:
+        return True
+    return file.golds[claim] in golds
 
 
 def read_qrels(path: str | Path) -> Qrels:
@@ -175,26 +212,23 @@ def read_qrels(path: str | Path) -> Qrels:
     A repeated row is used once; a different grade is a problem. Raises `InputError`, with a line
     per problem.
     """
-    path, problems = Path(path), Problems()
-    lines = read_lines(path)
-    header = first_cells(lines)
-    if set(BEIR_COLUMNS[:2]) & set(header):
-        rows = tsv_rows(path, BEIR_COLUMNS, problems, lines=lines)
-    elif set(GOLD_COLUMNS) & set(header) or header[0] in CLAIM_COLUMNS:
-        columns = (column_among(header, CLAIM_COLUMNS), column_among(header, GOLD_COLUMNS))
-        golds = tsv_rows(path, columns, problems, lines=lines)
-        rows = ((number, [*cells, "1"]) for number, cells in golds)
-    else:
-        rows = _trec_qrels_rows(path, lines, problems)
+    path = Path(path)
+    problems = Problems()
     grades: dict[str, dict[str, int]] = {}
-    for number, cells in rows:
-        claim, source, grade = map(str.strip, cells)
-        for name, cell in (("claim id", claim), ("source id", source)):
-            if not cell:
-                problems.add(path, number, name, "empty")
-        if reason := grade_error(grade):
+    for number, cells in _judgement_rows(path, problems):
+        claim, source, grade_text = map(str.strip, cells)
+        if not claim:
+            problems.add(path, number, "claim id", "empty")
+        if not source:
+            problems.add(path, number, "source id", "empty")
+
+        reason = grade_error(grade_text)
+        if reason:
             problems.add(path, number, "score", reason)
-        elif grades.setdefault(claim, {}).setdefault(source, int(grade)) != int(grade):
+            continue
+        grade = int(grade_text)
+        claim_grades = grades.setdefault(claim, {})
+        if claim_grades.setdefault(source, grade) != grade:
             reason = f"{claim!r} {source!r} is repeated with another grade"
             problems.add(path, number, "score", reason)
     problems.raise_if_any()
@@ -203,16 +237,40 @@ def read_qrels(path: str | Path) -> Qrels:
     return Qrels(grades)
 
 
+def _judgement_rows(path: Path, problems: Problems) -> Iterator[tuple[int, list[str]]]:
+    """Find the format of a file of judgements; return its lines' claims, sources and grades."""
+    lines = read_lines(path)
+    header = first_cells(lines)
+    names = set(header)
+    if names & set(BEIR_COLUMNS[:2]):
+        return tsv_rows(path, BEIR_COLUMNS, problems, lines=lines)
+    is_lab = names & set(GOLD_COLUMNS) or header[0] in CLAIM_COLUMNS
+    if not is_lab:
+        return _trec_qrels_rows(path, lines, problems)
+
+    claim_column = column_among(header, CLAIM_COLUMNS)
+    gold_column = column_among(header, GOLD_COLUMNS)
+    columns = (claim_column, gold_column)
+    golds = tsv_rows(path, columns, problems, lines=lines)
+    return ((number, [*cells, "1"]) for number, cells in golds)
+
+
 def grade_error(text: str) -> str | None:
     """Return the reason why a text is not a grade of a judgement; None if it is one."""
     if is_grade(text):
         return None
-    reason = "too large: 9 digits at most" if _is_integer(text) else "not an integer"
-    return f"{text[:40]!r} is {reason}"
+    reason = "not an integer"
+    if _is_integer(text):
+        reason = "too large: 9 digits at most"
+    beginning = text[:40]
+    return f"{beginning!r} is {reason}"
 
 
 def write_trec_run(
-    run: Run, path: str | Path, tag: str = "claim2source", separator: str = " "
+    run: Run,
+    path: str | Path,
+    tag: str = "claim2source",
+    separator: str = " ",
 ) -> None:
     """Write a TREC run; a claim without sources has no line in this format.
 
@@ -230,30 +288,54 @@ def write_trec_run(
     """
     require_path(path, "path")
     require_kind(run, Run, "run", "a Run, such as a result's `run`")
-    path, problems = Path(path), Problems()
-    words = [str(run.vocabulary[code]) for code in np.unique(run.codes)]
-    for kind, ids in (("claim id", run.claim_ids), ("source id", words), ("tag", [tag])):
-        _check_words(path, kind, ids, problems)
-    owners = np.repeat(np.arange(len(run.claim_ids)), np.diff(run.offsets))
-    for row in np.flatnonzero(~np.isfinite(run.scores)):
-        claim, source = run.claim_ids[owners[row]], run.vocabulary[run.codes[row]]
-        problems.add(path, None, "score", f"infinite for claim {claim!r}, source {source!r}")
+    path = Path(path)
+    problems = Problems()
+    codes_used = np.unique(run.codes)
+    source_ids = [str(run.vocabulary[code]) for code in codes_used]
+    _check_words(path, "claim id", run.claim_ids, problems)
+    _check_words(path, "source id", source_ids, problems)
+    _check_words(path, "tag", [tag], problems)
+
+    claim_numbers = np.arange(len(run.claim_ids))
+    counts = np.diff(run.offsets)
+    owners = np.repeat(claim_numbers, counts)
+    is_infinite = ~np.isfinite(run.scores)
+    for row in np.flatnonzero(is_infinite):
+        owner = owners[row]
+        code = run.codes[row]
+        claim = run.claim_ids[owner]
+        source = run.vocabulary[code]
+        reason = f"infinite for claim {claim!r}, source {source!r}"
+        problems.add(path, None, "score", reason)
     problems.raise_if_any()
+
     claims = (run.claim_ids[owner] for owner in owners)
-    columns = zip(claims, run.vocabulary[run.codes], run.ranks(), _score_texts(run), strict=True)
-    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as out:
+    sources = run.vocabulary[run.codes]
+    ranks = run.ranks()
+    score_texts = _score_texts(run)
+    columns = zip(claims, sources, ranks, score_texts, strict=True)
+    with (
+        atomic_path(path) as temporary,
+        open(temporary, "w", encoding="utf-8", newline="") as out,
+    ):
         for claim, source, rank, score in columns:
-            line = separator.join((claim, "Q0", source, str(rank), score, tag))
+            cells = (claim, "Q0", source, str(rank), score, tag)
+            line = separator.join(cells)
             out.write(f"{line}\n")
 
 
 def write_beir_qrels(qrels: Qrels, path: str | Path) -> None:
     """Write judgements as BEIR's `qrels/<split>.tsv`."""
-    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as out:
+    with (
+        atomic_path(path) as temporary,
+        open(temporary, "w", encoding="utf-8", newline="") as out,
+    ):
         writer = csv.writer(out, delimiter="\t", lineterminator="\n")
         writer.writerow(BEIR_COLUMNS)
         for claim, grades in qrels.grades.items():
-            writer.writerows((claim, source, grade) for source, grade in grades.items())
+            for source, grade in grades.items():
+                row = (claim, source, grade)
+                writer.writerow(row)
 
 
 def run_names(paths: Sequence[str | Path]) -> list[str]:
@@ -261,22 +343,28 @@ def run_names(paths: Sequence[str | Path]) -> list[str]:
 
     A folder has its own name.
     """
-    files = list(dict.fromkeys(Path(path) for path in paths))
+    distinct = dict.fromkeys(Path(path) for path in paths)
+    files = list(distinct)
     # A folder of runs has no suffix, whatever dots are in its name.
     names = [file.name if file.is_dir() else file.stem for file in files]
     fronts = [real_path(file).parent.name for file in files]
     folder_names = [f"{front}/{name}" for front, name in zip(fronts, names, strict=True)]
-    for longer in (folder_names, [str(file) for file in files]):
+    whole_paths = [str(file) for file in files]
+    for longer in (folder_names, whole_paths):
         pairs = list(zip(names, longer, strict=True))
         names = [long if names.count(short) > 1 else short for short, long in pairs]
-    name_of = dict(zip(files, names, strict=True))
+
+    names_by_file = dict(zip(files, names, strict=True))
     numbered: list[str] = []
     times: Counter[str] = Counter()
     for path in paths:
-        name = name_of[Path(path)]
+        file = Path(path)
+        name = names_by_file[file]
         times[name] += 1
         # The same file twice is two runs.
-        numbered.append(name if times[name] == 1 else f"{name} #{times[name]}")
+        if times[name] > 1:
+            name = f"{name} #{times[name]}"
+        numbered.append(name)
     return numbered
 
 
@@ -286,8 +374,11 @@ def _plain_trec_run(lines: Sequence[str]) -> Run | None:
     It is what `_read_trec_run` reads, several times as fast.
     """
     text = "".join(lines)
-    if not text.isascii() or _splits_else(text) or not _has_columns(text, len(lines)):
+    if not text.isascii() or _splits_else(text):
         return None
+    if not _has_columns(text, len(lines)):
+        return None
+
     words = text.split()
     scores = words[4::_COLUMNS]
     if "_" in "".join(scores):
@@ -296,24 +387,35 @@ def _plain_trec_run(lines: Sequence[str]) -> Run | None:
         values = np.array([float(score) for score in scores])
     except ValueError:
         return None
-    if not (np.abs(values) < TOO_LARGE).all():
+    is_finite = np.abs(values) < TOO_LARGE
+    if not is_finite.all():
         return None
+
+    claims = words[0::_COLUMNS]
+    sources = words[2::_COLUMNS]
     try:
-        return Run.from_rows(words[0::_COLUMNS], words[2::_COLUMNS], values)
+        return Run.from_rows(claims, sources, values)
     except ValueError:  # a source repeats
         return None
 
 
 def _has_columns(text: str, lines: int) -> bool:
     """Whether each of the lines of an ASCII text has as many words as a TREC run."""
-    raw = np.frombuffer(text.rstrip("\n").encode("ascii"), dtype=np.uint8)
-    is_space = (raw == ord(" ")) | ((raw >= ord("\t")) & (raw <= ord("\r")))
+    encoded = text.rstrip("\n").encode("ascii")
+    raw = np.frombuffer(encoded, dtype=np.uint8)
+    is_space = raw == ord(" ")
+    is_space |= (raw >= ord("\t")) & (raw <= ord("\r"))
     begins = ~is_space
     begins[1:] &= is_space[:-1]
-    ends = np.append(np.flatnonzero(raw == ord("\n")), len(raw) - 1)
-    before = np.searchsorted(np.flatnonzero(begins), ends, side="right")
+    line_ends = np.flatnonzero(raw == ord("\n"))
+    text_end = len(raw) - 1
+    ends = np.append(line_ends, text_end)
+    beginnings = np.flatnonzero(begins)
+    before = np.searchsorted(beginnings, ends, side="right")
     words = np.diff(before, prepend=0)
-    return len(words) == lines and bool((words == _COLUMNS).all())
+    if len(words) != lines:
+        return False
+    return bool((words == _COLUMNS).all())
 
 
 def _read_trec_run(lines: Sequence[str], problems: FileProblems) -> Ranked:
@@ -322,11 +424,14 @@ def _read_trec_run(lines: Sequence[str], problems: FileProblems) -> Ranked:
     for number, line in enumerate(lines, 1):
         cells = _words(line)
         if len(cells) == _COLUMNS:
+            claim = cells[0]
+            source = cells[2]
             score = _score(number, cells[4], problems)
-            scores = ranked.setdefault(cells[0], {})
+            scores = ranked.setdefault(claim, {})
             # A source's first position is that of its best score, whatever the order of lines.
-            repeated += cells[2] in scores
-            scores[cells[2]] = max(score, scores.get(cells[2], score))
+            repeated += source in scores
+            best_before = scores.get(source, score)
+            scores[source] = max(score, best_before)
         elif cells:
             reason = f"{len(cells)} columns; a TREC run has 6: claim Q0 source rank score tag"
             problems.add(number, None, reason)
@@ -334,9 +439,10 @@ def _read_trec_run(lines: Sequence[str], problems: FileProblems) -> Ranked:
 
 
 def _score(number: int, text: str, problems: FileProblems) -> float:
+    # Unlike other tools, float() accepts "1_000" and Arabic digits.
+    is_plain = text.isascii() and "_" not in text
     try:
-        # Unlike other tools, float() accepts "1_000" and Arabic digits.
-        score = float(text if text.isascii() and "_" not in text else "not a number")
+        score = float(text if is_plain else "not a number")
     except ValueError:
         problems.add(number, "score", f"{text!r} is not a number")
         return 0.0
@@ -346,18 +452,26 @@ def _score(number: int, text: str, problems: FileProblems) -> float:
 
 
 def _trec_qrels_rows(
-    path: Path, lines: Sequence[str], problems: Problems
+    path: Path,
+    lines: Sequence[str],
+    problems: Problems,
 ) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(lines, 1):
         cells = _words(line)
         if len(cells) == 4:
-            yield number, [cells[0], *cells[2:]]
+            claim, _, source, grade = cells
+            yield number, [claim, source, grade]
         elif cells:
             reason = f"{len(cells)} columns; TREC qrels have 4: claim 0 source grade"
             problems.add(path, number, None, reason)
 
 
-def _check_words(path: Path, kind: str, ids: Iterable[str], problems: Problems) -> None:
+def _check_words(
+    path: Path,
+    kind: str,
+    ids: Iterable[str],
+    problems: Problems,
+) -> None:
     for word in ids:
         if word.split() != [word]:
             reason = f"{word!r} is not allowed in a TREC file: it has white space or is empty"
@@ -367,17 +481,25 @@ def _check_words(path: Path, kind: str, ids: Iterable[str], problems: Problems) 
 def _score_texts(run: Run) -> Iterator[str]:
     """Write scores as decimals, strictly decreasing per claim, that round to the float32s."""
     scores = run.scores
-    if not len(scores):
+    count = len(scores)
+    if not count:
         return
-    starts = np.ones(len(scores), dtype=bool)
+    starts = np.ones(count, dtype=bool)
     starts[1:] = scores[1:] != scores[:-1]
-    starts[run.offsets[:-1][run.offsets[:-1] < len(scores)]] = True
+    claim_starts = run.offsets[:-1]
+    is_row = claim_starts < count
+    starts[claim_starts[is_row]] = True
     tie = np.cumsum(starts) - 1
-    sizes = np.bincount(tie)[tie]
-    ranks = np.arange(len(scores)) - np.flatnonzero(starts)[tie]
+    tie_sizes = np.bincount(tie)
+    sizes = tie_sizes[tie]
+    first_rows = np.flatnonzero(starts)
+    ranks = np.arange(count) - first_rows[tie]
+
     # An eighth of float32's spacing, which rounds back safely, even at powers of two.
-    exponents = np.where(scores == 0, -149, np.frexp(scores)[1] - 24)
-    step = np.ldexp(0.125, np.maximum(exponents, -149))
+    binary_exponents = np.frexp(scores)[1]
+    exponents = np.where(scores == 0, -149, binary_exponents - 24)
+    limited = np.maximum(exponents, -149)
+    step = np.ldexp(0.125, limited)
     values = scores.astype(np.float64) - step * (ranks / sizes)
     for value, size in zip(values.tolist(), sizes.tolist(), strict=True):
         # Nine digits distinguish neighbouring float32s; ties need the digits of float64.

@@ -15,12 +15,15 @@ RULES = {"one_se": "nearest to the default within one standard error of the best
 
 def choice_text(choice: Choice) -> str:
     settings = settings_text(choice.settings)
-    return settings if choice.what in choice.settings else f"{choice.what}: {settings}"
+    if choice.what in choice.settings:
+        return settings
+    return f"{choice.what}: {settings}"
 
 
 def settings_text(settings: Settings) -> str:
     """Write settings in one line: `epoch 2, scale 0.5`."""
-    return ", ".join(f"{key} {_value_text(value)}" for key, value in settings.items())
+    settings_texts = [f"{key} {_value_text(value)}" for key, value in settings.items()]
+    return ", ".join(settings_texts)
 
 
 def choice_notes(choice: Choice) -> list[str]:
@@ -39,11 +42,19 @@ def choices_table(choices: Iterable[tuple[str, Choice]]) -> TextTable | None:
     """Tabulate choices by the names of their systems; None if there are none."""
     rows: list[list[Cell]] = []
     for name, choice in choices:
-        scores = [choice.score, choice.best_score, choice.error]
-        rule = RULES.get(choice.rule, "the best")
-        on = f"{choice.claims} claims of {choice.split}"
-        notes = "; ".join(choice_notes(choice))
-        rows.append([name, choice_text(choice), *scores, choice.compared or None, rule, on, notes])
+        rows.append(
+            [
+                name,
+                choice_text(choice),
+                choice.score,
+                choice.best_score,
+                choice.error,
+                choice.compared or None,
+                RULES.get(choice.rule, "the best"),
+                f"{choice.claims} claims of {choice.split}",
+                "; ".join(choice_notes(choice)),
+            ]
+        )
     if not rows:
         return None
     columns = ["for", "chosen", MAIN_METRIC, "best", "standard error", "compared", "rule"]
@@ -61,15 +72,22 @@ def tried_table(choice: Choice) -> TextTable | None:
     languages: dict[str, None] = {}
     for trial in choice.tried:
         languages |= dict.fromkeys(trial.scores)
+
     rows: list[list[Cell]] = []
     for trial in choice.tried:
         row: list[Cell] = [settings_text(trial.settings)]
         for language in languages:
-            row.append(trial.scores.get(language, {}).get(choice.metric))
-        rows.append([*row, trial.score, _trial_label(choice, trial)])
+            scores = trial.scores.get(language, {})
+            row.append(scores.get(choice.metric))
+        row.append(trial.score)
+        row.append(_trial_label(choice, trial))
+        rows.append(row)
+
     if len(rows) > MOST_SHOWN:
         rows.sort(key=lambda row: -float(str(row[-2])))
-        rows = rows[:MOST_SHOWN] + [row for row in rows[MOST_SHOWN:] if row[-1]]
+        others = rows[MOST_SHOWN:]
+        labelled = [row for row in others if row[-1]]
+        rows = rows[:MOST_SHOWN] + labelled
     columns = [choice.what, *languages, f"{choice.metric} to choose by", ""]
     return TextTable(columns, rows)
 
@@ -77,9 +95,10 @@ def tried_table(choice: Choice) -> TextTable | None:
 def _trial_label(choice: Choice, trial: Trial) -> str | None:
     """Mark the best and the chosen settings, and add the trial's verdict."""
     labels = []
-    if trial.settings.items() <= choice.best.items():
+    tried = trial.settings.items()
+    if tried <= choice.best.items():
         labels.append("best")
-    if trial.settings.items() <= choice.settings.items():
+    if tried <= choice.settings.items():
         labels.append("chosen")
     if trial.verdict:
         labels.append(trial.verdict)
@@ -91,6 +110,7 @@ def val_table(systems: Mapping[str, SystemReport]) -> TextTable | None:
     splits: dict[str, None] = {}
     for system in systems.values():
         splits |= dict.fromkeys(system.val)
+
     rows: list[list[Cell]] = []
     for name, system in systems.items():
         languages: dict[str, None] = {}
@@ -99,11 +119,17 @@ def val_table(systems: Mapping[str, SystemReport]) -> TextTable | None:
         for language in languages:
             row: list[Cell] = [name, language]
             for split in splits:
-                scores = system.val.get(split, {}).get(language, {})
+                by_language = system.val.get(split, {})
+                scores = by_language.get(language, {})
                 row.append(scores.get(MAIN_METRIC))
             rows.append(row)
-    return TextTable(["system", f"{MAIN_METRIC} of", *splits], rows) if rows else None
+    if not rows:
+        return None
+    columns = ["system", f"{MAIN_METRIC} of", *splits]
+    return TextTable(columns, rows)
 
 
 def _value_text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)

@@ -66,7 +66,9 @@ def highest_notes(metric: str, scores: Mapping[str, float]) -> list[str]:
     sharing = sharing_highest(scores)
     if len(sharing) < 2:
         return []
-    return [f"{listed(sharing, 8)} share the highest {metric}: {scores[sharing[0]]:.4f}."]
+    names = listed(sharing, 8)
+    highest = scores[sharing[0]]
+    return [f"{names} share the highest {metric}: {highest:.4f}."]
 
 
 class Interval(NamedTuple):
@@ -91,7 +93,12 @@ class ScoredRuns:
     scores: Mapping[str, Scores]
 
     def __repr__(self) -> str:
-        return one_line(self, metric=self.metric, baseline=self.baseline, runs=tuple(self.runs))
+        return one_line(
+            self,
+            metric=self.metric,
+            baseline=self.baseline,
+            runs=tuple(self.runs),
+        )
 
     @classmethod
     def of(
@@ -109,7 +116,8 @@ class ScoredRuns:
         """
         first = next(iter(runs)) if baseline is None else baseline
         if first not in runs:
-            raise ConfigError("baseline", baseline, f"one of the systems: {', '.join(runs)}")
+            allowed = f"one of the systems: {', '.join(runs)}"
+            raise ConfigError("baseline", baseline, allowed)
         metrics = list(dict.fromkeys([metric, *more_metrics]))
         claims = judged_claims(dataset.qrels)
         scores = {}
@@ -138,43 +146,52 @@ class ScoredRuns:
 
         With a single language, there are only `macro` and that language.
         """
+        dataset = self.dataset
+        claim_ids = self.claim_ids
         values = np.stack([*self.values.values()])
-        groups = gold_groups(self.dataset.qrels, self.claim_ids)
-        strata = language_strata(self.dataset.claims, self.claim_ids)
-        masks = language_masks(self.dataset.claims, self.claim_ids)
+        groups = gold_groups(dataset.qrels, claim_ids)
+        strata = language_strata(dataset.claims, claim_ids)
+        masks = language_masks(dataset.claims, claim_ids)
         everything = np.ones(len(strata), dtype=bool)
-        parts: dict[str, tuple[np.ndarray, np.ndarray | None]] = {MACRO: (everything, strata)}
+        parts: dict[str, tuple[np.ndarray, np.ndarray | None]] = {}
+        parts[MACRO] = everything, strata
         for language, mask in masks.items():
             parts[language] = mask, None
         if len(masks) > 1:
             parts[MICRO] = everything, None
+
         bounds: dict[str, dict[str, Interval]] = {}
         for part, (mask, by) in parts.items():
             own = values[:, mask]
-            limits = bootstrap_intervals(own, groups[mask], by, repeats, seed).tolist()
+            limits = bootstrap_intervals(own, groups[mask], by, repeats, seed)
             # Not by `claim_weights`: these must equal the reports' numbers to the last digit.
             averaged = [mask] if by is None else [*masks.values()]
-            means = np.mean([values[:, stratum].mean(axis=1) for stratum in averaged], axis=0)
+            stratum_means = [values[:, stratum].mean(axis=1) for stratum in averaged]
+            means = np.mean(stratum_means, axis=0)
+            rows = zip(self.scores, means.tolist(), limits.tolist(), strict=True)
             bounds[part] = {}
-            for name, mean, (low, high) in zip(self.scores, means.tolist(), limits, strict=True):
+            for name, mean, (low, high) in rows:
                 bounds[part][name] = Interval(mean, low, high)
         return bounds
 
     @cached_property
     def ranks(self) -> dict[str, np.ndarray]:
         """Map every system to the rank of each claim's first gold, [claims], inf if absent."""
-        return {
-            name: first_ranks(run, self.dataset.qrels, self.claim_ids)[1]
-            for name, run in self.runs.items()
-        }
+        ranks: dict[str, np.ndarray] = {}
+        for name, run in self.runs.items():
+            _, own = first_ranks(run, self.dataset.qrels, self.claim_ids)
+            ranks[name] = own
+        return ranks
 
     @property
     def notes(self) -> list[str]:
         """Note a highest score that is shared, lists that lack claims, and those that are short."""
         # Judgements alone do not know their sources.
-        deep = depth_notes(self.runs, [self.metric], len(self.dataset.sources) or None)
+        sources = len(self.dataset.sources) or None
+        deep = depth_notes(self.runs, [self.metric], sources)
         shared = highest_notes(f"{self.metric} ({MACRO})", self.macro)
-        return [*shared, *missing_notes(self.runs, self.dataset.qrels), *deep]
+        missing = missing_notes(self.runs, self.dataset.qrels)
+        return [*shared, *missing, *deep]
 
     def tests(
         self,
@@ -191,9 +208,11 @@ class ScoredRuns:
                 systems.append(name)
         if not systems:
             return []
+        values = self.values
+        family = Family.against(f"All against {self.baseline}", self.baseline, systems)
         return compare_families(
-            self.values,
-            [Family.against(f"All against {self.baseline}", self.baseline, systems)],
+            values,
+            [family],
             self.dataset,
             self.claim_ids,
             micro=micro,
@@ -204,7 +223,8 @@ class ScoredRuns:
 
 
 def read_scored(
-    config: ReportConfig, more_metrics: Sequence[str] = ()
+    config: ReportConfig,
+    more_metrics: Sequence[str] = (),
 ) -> tuple[str, dict[str, LoadedSystem], ScoredRuns]:
     """Read reports' systems and score their runs; return the data set's folder, systems, scores.
 
@@ -221,15 +241,18 @@ def read_scored(
         names.add((system.report_folder, system.report.name))
     systems = {}
     for system in loaded:
-        if (
-            system.report.style == "S0C0"
-            or (system.report_folder, system.report.name.rpartition(".")[0]) not in names
-        ):
-            systems[system.name] = system
+        report = system.report
+        retriever, _, _ = report.name.rpartition(".")
+        is_cell = report.style != "S0C0"
+        if is_cell and (system.report_folder, retriever) in names:
+            continue
+        systems[system.name] = system
     if not systems:
         raise UserError("reports: no system has scores, or all systems are simulated")
-    folder, split = common_data([*systems.values()], config.dataset, config.split)
-    languages = config.languages or common_languages([*systems.values()])
+
+    compared = [*systems.values()]
+    folder, split = common_data(compared, config.dataset, config.split)
+    languages = config.languages or common_languages(compared)
     data = load(folder, split, languages, lenient=config.lenient)
     if config.against is not None and config.against not in systems:
         allowed = f"a system of the reports: {', '.join(systems)}"
@@ -260,7 +283,8 @@ class Leaderboard:
         seed = config.seed
         folder, systems, scored = read_scored(config)
         tests = scored.tests(micro=True, alpha=config.alpha, repeats=repeats, seed=seed)
-        return cls(folder, systems, scored, scored.bounds(repeats, seed), tests)
+        bounds = scored.bounds(repeats, seed)
+        return cls(folder, systems, scored, bounds, tests)
 
     @property
     def title(self) -> str:
@@ -272,50 +296,90 @@ class Leaderboard:
         Only the first family of tests is shown. A column has the checkpoints' scores on val if a
         report has them.
         """
+        overall = self.bounds[MACRO]
+        order = sorted(self.systems, key=lambda name: -overall[name].value)
+        return self._score_table(order), self._cost_table(order)
+
+    def _score_table(self, order: Sequence[str]) -> TextTable:
+        """Tabulate the systems' scores on the claims and on val, and the first family's tests."""
         scored = self.scored
         languages = scored.dataset.languages
-        on_val = {
-            name: _val_score(system.report, scored.metric) for name, system in self.systems.items()
-        }
-        val = ["val"] if any(score is not None for score in on_val.values()) else []
-        pairs = {pair.system: pair for pair in self.results[0].comparisons} if self.results else {}
-        against = [f"- {scored.baseline}", "p (Holm)", "verdict"] if pairs else []
-        columns = ["#", "system", *languages, MACRO, "95 %", *val, *against]
+        on_val: dict[str, float | None] = {}
+        for name, system in self.systems.items():
+            on_val[name] = _val_score(system.report, scored.metric)
+        has_val = any(score is not None for score in on_val.values())
+        comparisons = self.results[0].comparisons if self.results else ()
+        pairs = {pair.system: pair for pair in comparisons}
+        columns = ["#", "system", *languages, MACRO, "95 %"]
+        if has_val:
+            columns.append("val")
+        if pairs:
+            columns += [f"- {scored.baseline}", "p (Holm)", "verdict"]
+
         rows: list[list[Cell]] = []
-        costs: list[list[Cell]] = []
-        cost_names = cost_columns(system.report.cost for system in self.systems.values())
-        order = sorted(self.systems, key=lambda name: -self.bounds[MACRO][name].value)
         for rank, name in enumerate(order, start=1):
-            system = self.systems[name].report
-            pair = pairs.get(name)
-            overall = self.bounds[MACRO][name]
-            tested: list[Cell] = [None, None, "baseline"]
-            if pair is not None:
-                tested = [pair.difference, pair.p_holm, pair.verdict]
-            means = []
+            row: list[Cell] = [rank, name]
             for language in languages:
-                means.append(self.bounds[language][name].value)
-            row: list[Cell] = [rank, name, *means, overall.value]
+                bound = self.bounds[language][name]
+                row.append(bound.value)
+            overall = self.bounds[MACRO][name]
+            row.append(overall.value)
             row.append(f"{overall.low:.4f} to {overall.high:.4f}")
-            rows.append([*row, *([on_val[name]] if val else []), *(tested if pairs else [])])
-            ranked = f"{np.isfinite(scored.ranks[name]).sum()}/{len(scored.claim_ids)}"
-            cells = cost_cells(system.cost, cost_names)
-            costs.append([rank, name, system.model, system.claims, ranked, *cells])
-        head = ["#", "system", "model", "claims", "golds found", *cost_names]
-        return TextTable(columns, rows), TextTable(head, costs)
+            if has_val:
+                row.append(on_val[name])
+            pair = pairs.get(name)
+            if pair is not None:
+                row += [pair.difference, pair.p_holm, pair.verdict]
+            elif pairs:
+                row += [None, None, "baseline"]
+            rows.append(row)
+        return TextTable(columns, rows)
+
+    def _cost_table(self, order: Sequence[str]) -> TextTable:
+        """Tabulate the systems' models, the golds that they found, and their costs."""
+        ranks = self.scored.ranks
+        claims = len(self.scored.claim_ids)
+        cost_names = cost_columns(system.report.cost for system in self.systems.values())
+        rows: list[list[Cell]] = []
+        for rank, name in enumerate(order, start=1):
+            report = self.systems[name].report
+            found = np.isfinite(ranks[name]).sum()
+            rows.append(
+                [
+                    rank,
+                    name,
+                    report.model,
+                    report.claims,
+                    f"{found}/{claims}",
+                    *cost_cells(report.cost, cost_names),
+                ]
+            )
+        columns = ["#", "system", "model", "claims", "golds found", *cost_names]
+        return TextTable(columns, rows)
 
     def markdown(self) -> str:
         tests = tests_parts(self.results, self.scored.metric)
-        parts: list[Part] = [self.title, *self.tables(), *self.scored.notes, *tests]
-        return f"# Comparison\n\n{render(parts, 'markdown')}"
+        parts: list[Part] = [
+            self.title,
+            *self.tables(),
+            *self.scored.notes,
+            *tests,
+        ]
+        body = render(parts, "markdown")
+        return f"# Comparison\n\n{body}"
 
     def text(self, rest: str) -> str:
         """Write the scores with the first family's tests; `rest` says where the others are."""
         board, _ = self.tables()
-        short = {f"- {self.scored.baseline}": "difference", "p (Holm)": "p"}
-        board = board._replace(columns=[short.get(name, name) for name in board.columns])
+        short = {
+            f"- {self.scored.baseline}": "difference",
+            "p (Holm)": "p",
+        }
+        columns = [short.get(name, name) for name in board.columns]
+        board = board._replace(columns=columns)
         last = f"costs, and every test by language: {rest}"
-        return render([self.title, board, *self.scored.notes, last])
+        parts: list[Part] = [self.title, board, *self.scored.notes, last]
+        return render(parts)
 
     def as_json(self) -> object:
         scores: dict[str, dict[str, dict[str, float]]] = {}
@@ -333,8 +397,11 @@ class Leaderboard:
 
 
 def _val_score(system: SystemReport, metric: str) -> float | None:
-    table = system.val.get("val", {}) if metric == MAIN_METRIC else {}
-    return table.get(MACRO, {}).get(metric)
+    if metric != MAIN_METRIC:
+        return None
+    table = system.val.get("val", {})
+    scores = table.get(MACRO, {})
+    return scores.get(metric)
 
 
 @dataclass(frozen=True)
@@ -356,20 +423,31 @@ class ComparisonReport:
         macro = {}
         for name, row in self.scores.items():
             macro[name] = row[MACRO]
-        return one_line(self, metric=self.metric, baseline=self.baseline, macro=macro)
+        return one_line(
+            self,
+            metric=self.metric,
+            baseline=self.baseline,
+            macro=macro,
+        )
 
     def parts(self) -> list[Part]:
-        languages = [*sorted_languages(set(self.scores[self.baseline]) - {MACRO}), MACRO]
+        parts = set(self.scores[self.baseline])
+        languages = [*sorted_languages(parts - {MACRO}), MACRO]
+        columns = ["system", *languages]
+        numeric = [False, *[True] * len(languages)]
         rows: list[list[Cell]] = []
         for name in self.scores:
-            rows.append([name, *(self._cell(name, lang) for lang in languages)])
-        table = TextTable(["system", *languages], rows, numeric=[False, *[True] * len(languages)])
+            cells = [self._cell(name, lang) for lang in languages]
+            rows.append([name, *cells])
+        table = TextTable(columns, rows, numeric=numeric)
         head = f"{self.metric} with 95 % intervals by gold paper"
-        return [head, table, *self.notes, *tests_parts(self.tests, self.metric)]
+        tests = tests_parts(self.tests, self.metric)
+        return [head, table, *self.notes, *tests]
 
     def _cell(self, system: str, language: str) -> str:
         low, high = self.intervals[system][language]
-        return f"{self.scores[system][language]:.4f} [{low:.4f}, {high:.4f}]"
+        score = self.scores[system][language]
+        return f"{score:.4f} [{low:.4f}, {high:.4f}]"
 
     def __str__(self) -> str:
         return render(self.parts())
@@ -415,13 +493,24 @@ def compare(
         scores[name] = {}
         intervals[name] = {}
         for part, row in bounds.items():
-            scores[name][part] = row[name].value
-            intervals[name][part] = row[name].low, row[name].high
-    tests = tuple(scored.tests(repeats=repeats, seed=seed))
-    return ComparisonReport(metric, scored.baseline, scores, intervals, tests, tuple(scored.notes))
+            bound = row[name]
+            scores[name][part] = bound.value
+            intervals[name][part] = (bound.low, bound.high)
+    tests = scored.tests(repeats=repeats, seed=seed)
+    return ComparisonReport(
+        metric=metric,
+        baseline=scored.baseline,
+        scores=scores,
+        intervals=intervals,
+        tests=tuple(tests),
+        notes=tuple(scored.notes),
+    )
 
 
-def read_runs(results: Mapping[str, Ranking], dataset: Dataset) -> dict[str, Run]:
+def read_runs(
+    results: Mapping[str, Ranking],
+    dataset: Dataset,
+) -> dict[str, Run]:
     """Read rankings by name, one or more, each with some of the data set's judged claims."""
     require_kind(results, Mapping, "results", "a mapping of names to rankings")
     require_kind(dataset, Dataset, "dataset", DATASET_WANTED)

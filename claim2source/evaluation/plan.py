@@ -33,11 +33,22 @@ from claim2source.text import ClaimForm, SourceForm
 
 log = logging.getLogger(__name__)
 
-EPOCH, STEP_0, ROUTED, CHOSEN = "epoch-", "epoch-0", "routed", "chosen"
-RETRIEVE, STAGES, SOURCES = "retrieve", "stages", "sources"
+EPOCH = "epoch-"
+STEP_0 = "epoch-0"
+ROUTED = "routed"
+CHOSEN = "chosen"
+RETRIEVE = "retrieve"
+STAGES = "stages"
+SOURCES = "sources"
 # Each checkpoint is also run alone, next to the systems that use it.
 _CHECKPOINT_ALONE = System(
-    "", Retrieval(Dense(ModelConfig(name=CHECKPOINT), sources="title_abstract"))
+    "",
+    Retrieval(
+        Dense(
+            ModelConfig(name=CHECKPOINT),
+            sources="title_abstract",
+        )
+    ),
 )
 
 
@@ -56,14 +67,18 @@ class Checkpoint:
     @property
     def is_step_0(self) -> bool:
         """Whether it is a training's model before the first step."""
-        return self.run is not None and Path(self.path).name == STEP_0
+        if self.run is None:
+            return False
+        folder = Path(self.path)
+        return folder.name == STEP_0
 
     @property
     def scores_on_val(self) -> Mapping[str, Table]:
         """Return the scores on val in its manifest; {} without a manifest."""
         folder = checkpoint_folder(self.path)
-        has_manifest = self.name != ROUTED and (folder / MANIFEST).is_file()
-        return Manifest.read(folder).scores if has_manifest else {}
+        if self.name == ROUTED or not (folder / MANIFEST).is_file():
+            return {}
+        return Manifest.read(folder).scores
 
 
 @dataclass(frozen=True)
@@ -81,7 +96,9 @@ class RowPlan:
     @property
     def name(self) -> str:
         """Return the row's name, without the form if it is the system's own."""
-        return row_name(self.system.name, self.form) if self.form else self.system.name
+        if not self.form:
+            return self.system.name
+        return row_name(self.system.name, self.form)
 
     @property
     def is_chosen(self) -> bool:
@@ -91,8 +108,9 @@ class RowPlan:
     @property
     def suffix(self) -> str:
         """Return the part of the name after the checkpoint's; "" for a checkpoint alone."""
-        name = self.checkpoint.name if self.checkpoint is not None else ""
-        return self.system.name.removeprefix(name)
+        if self.checkpoint is None:
+            return self.system.name
+        return self.system.name.removeprefix(self.checkpoint.name)
 
 
 def row_name(system: str, form: ClaimForm) -> str:
@@ -103,10 +121,13 @@ def row_name(system: str, form: ClaimForm) -> str:
 def over_forms(plans: Iterable[RowPlan], forms: Sequence[ClaimForm]) -> list[RowPlan]:
     """List every system with every claim form; a system with its own form gets only that one."""
     over: list[RowPlan] = []
+    given: Sequence[ClaimForm | None] = forms or [None]
     for row in plans:
         own = row.system.claims
-        given: Sequence[ClaimForm | None] = forms or [None]
-        for form in given if own is None else [own]:
+        if own is not None:
+            over.append(replace(row, form=own))
+            continue
+        for form in given:
             over.append(replace(row, form=form))
     return over
 
@@ -119,33 +140,49 @@ def list_checkpoints(names: Sequence[str]) -> list[Checkpoint]:
     checkpoints: list[Checkpoint] = []
     for name in names:
         folder = Path(name)
-        if not (folder / RUN_FILE).is_file():
-            title = folder.name or folder.resolve().name
-            path = name if folder.name else str(folder.resolve())
-            checkpoints.append(Checkpoint(title, path))
-            continue
-        folders, others = checkpoints_in(folder)
-        if not any(path.name.startswith(EPOCH) for path in folders):
-            raise UserError(f"{folder}: the training run has no checkpoints")
-        if others:
-            names_left = ", ".join(path.name for path in others)
-            log.warning("%s: skipped, not checkpoints of this training: %s", folder, names_left)
-        try:
-            chosen_name = chosen_checkpoint(folder).name
-        except UserError:
-            chosen_name = ""  # the run has not ended; its epochs so far are scored
-        front = f"{folder.resolve().name}-" if len(names) > 1 else ""
-        for epoch in folders:
-            title = f"{front}{epoch.name}"
-            is_chosen = epoch.name == chosen_name
-            checkpoints.append(Checkpoint(title, str(epoch), folder, is_chosen))
+        if (folder / RUN_FILE).is_file():
+            checkpoints += _run_checkpoints(folder, is_only=len(names) <= 1)
+        else:
+            checkpoints.append(_checkpoint_alone(name))
     for number, checkpoint in enumerate(checkpoints):
-        if any(checkpoint.name == earlier.name for earlier in checkpoints[:number]):
+        earlier = checkpoints[:number]
+        if any(checkpoint.name == other.name for other in earlier):
             raise ConfigError(
                 "checkpoint",
                 checkpoint.path,
                 f"checkpoints with different names; {checkpoint.name} occurs twice",
             )
+    return checkpoints
+
+
+def _checkpoint_alone(name: str) -> Checkpoint:
+    """Return a checkpoint or model that is named by the last part of its path."""
+    folder = Path(name)
+    if folder.name:
+        return Checkpoint(folder.name, name)
+    resolved = folder.resolve()
+    return Checkpoint(resolved.name, str(resolved))
+
+
+def _run_checkpoints(folder: Path, is_only: bool) -> list[Checkpoint]:
+    """List a training run's checkpoints; the names of several runs begin with their folders."""
+    folders, others = checkpoints_in(folder)
+    if not any(path.name.startswith(EPOCH) for path in folders):
+        raise UserError(f"{folder}: the training run has no checkpoints")
+    if others:
+        names_left = ", ".join(path.name for path in others)
+        log.warning("%s: skipped, not checkpoints of this training: %s", folder, names_left)
+    try:
+        chosen_name = chosen_checkpoint(folder).name
+    except UserError:
+        chosen_name = ""  # the run has not ended; its epochs so far are scored
+    front = "" if is_only else f"{folder.resolve().name}-"
+
+    checkpoints: list[Checkpoint] = []
+    for epoch in folders:
+        title = f"{front}{epoch.name}"
+        is_chosen = epoch.name == chosen_name
+        checkpoints.append(Checkpoint(title, str(epoch), folder, is_chosen))
     return checkpoints
 
 
@@ -175,30 +212,42 @@ def plan_rows(
         else:
             plans.append(RowPlan(system))
     for checkpoint in checkpoints:
-        checkpoint = replace(checkpoint, name=ROUTED) if routes else checkpoint
-        for system in (_CHECKPOINT_ALONE, *{**staged, **waiting}.values()):
+        if routes:
+            checkpoint = replace(checkpoint, name=ROUTED)
+        dense_systems = {**staged, **waiting}
+        for system in (_CHECKPOINT_ALONE, *dense_systems.values()):
             system = system.on_checkpoint(checkpoint.path, routes, read_as, checkpoint.name)
             plans.append(RowPlan(system, checkpoint=checkpoint))
     plans = _select(plans, only)
     if run is not None:
         plans = _on_run(plans, run)
+    return plans + _variations(plans, vary or {})
+
+
+def _variations(
+    plans: Sequence[RowPlan],
+    vary: Mapping[str, Sequence[Any]],
+) -> list[RowPlan]:
+    """List every system with every other value of every setting."""
     variations: list[RowPlan] = []
-    for key, values in (vary or {}).items():
+    for key, values in vary.items():
         for row in plans:
             for value in values:
                 system = _varied(row.system, key, value)
                 variations.append(RowPlan(system, None, row.checkpoint, row.system.name))
-    return plans + variations
+    return variations
 
 
 def _on_run(plans: Sequence[RowPlan], run: Path) -> list[RowPlan]:
     """Replace every first stage by a ranking. Raises `InputError` if its file cannot be read."""
-    if reason := file_error(run):
+    reason = file_error(run)
+    if reason:
         raise InputError(run, reason=reason)
     changed: list[RowPlan] = []
     for row in plans:
         node = Retrieval(Saved({ALL: run}), name=row.system.name)
-        changed.append(replace(row, system=replace(row.system, first=node)))
+        system = replace(row.system, first=node)
+        changed.append(replace(row, system=system))
     return changed
 
 
@@ -208,11 +257,13 @@ def _select(plans: Sequence[RowPlan], only: Sequence[str]) -> list[RowPlan]:
     `chosen` selects a training's chosen checkpoint and all systems that use it, `chosen+NAME` one
     of these. `epoch-*` selects all names with this prefix.
     """
-    names = []
+    names: list[set[str]] = []
     for row in plans:
-        names.append(
-            {row.system.name, *((CHOSEN, f"{CHOSEN}{row.suffix}") if row.is_chosen else ())}
-        )
+        own = {row.system.name}
+        if row.is_chosen:
+            own.add(CHOSEN)
+            own.add(f"{CHOSEN}{row.suffix}")
+        names.append(own)
     for name in only:
         if not any(_is_named(own, [name]) for own in names):
             all_names = dict.fromkeys(row.system.name for row in plans)
@@ -224,7 +275,11 @@ def _select(plans: Sequence[RowPlan], only: Sequence[str]) -> list[RowPlan]:
 
 
 def _is_named(names: Iterable[str], only: Sequence[str]) -> bool:
-    return any(name == pattern or fnmatchcase(name, pattern) for name in names for pattern in only)
+    for name in names:
+        for pattern in only:
+            if name == pattern or fnmatchcase(name, pattern):
+                return True
+    return False
 
 
 def _varied(system: System, key: str, value: Any) -> System:
@@ -233,9 +288,11 @@ def _varied(system: System, key: str, value: Any) -> System:
     Raises `ConfigError` for an unknown setting.
     """
     section, _, path = key.partition(".")
-    changed = replace(system, name=f"{system.name} {key}={_value_text(value)}", label=None)
+    name = f"{system.name} {key}={_value_text(value)}"
+    changed = replace(system, name=name, label=None)
     if section == STAGES and path:
-        return replace(changed, stages=_varied_stages(system, key, path, value))
+        stages = _varied_stages(system, key, path, value)
+        return replace(changed, stages=stages)
     if section != RETRIEVE or not path:
         allowed = f"`{RETRIEVE}.KEY`, or `{STAGES}.N.KEY` with N from 1"
         raise ConfigError("vary", key, allowed)
@@ -246,29 +303,48 @@ def _varied(system: System, key: str, value: Any) -> System:
         return replace(changed, depth=value)
     nodes = list(system.first.walk())
     if not any(_with_setting(node, path, value) for node in nodes):
-        keys = dict.fromkeys(["depth", *(key for node in nodes for key in _keys(node))])
-        names = []
-        for name in keys:
-            names.append(f"{RETRIEVE}.{name}")
-        allowed = f"{did_you_mean(key, names)}allowed: {', '.join(names)}"
-        raise ConfigError("vary", key, "", f"{key!r} is not allowed; {allowed}")
-    first = _rebuild(
-        system.first, lambda node: replace(_with_setting(node, path, value) or node, label=None)
-    )
-    return replace(changed, first=replace(first, name=changed.name))
+        raise _unknown_setting(nodes, key)
+
+    def with_value(node: Retrieval) -> Retrieval:
+        varied = _with_setting(node, path, value) or node
+        return replace(varied, label=None)
+
+    first = _rebuild(system.first, with_value)
+    named = replace(first, name=changed.name)
+    return replace(changed, first=named)
 
 
-def _varied_stages(system: System, key: str, path: str, value: Any) -> tuple[SystemStage, ...]:
+def _unknown_setting(nodes: Sequence[Retrieval], key: str) -> ConfigError:
+    """Return the error that a first stage lacks a setting."""
+    keys: dict[str, None] = {"depth": None}
+    for node in nodes:
+        keys |= dict.fromkeys(_keys(node))
+    names = []
+    for name in keys:
+        names.append(f"{RETRIEVE}.{name}")
+    allowed = f"{did_you_mean(key, names)}allowed: {', '.join(names)}"
+    return ConfigError("vary", key, "", f"{key!r} is not allowed; {allowed}")
+
+
+def _varied_stages(
+    system: System,
+    key: str,
+    path: str,
+    value: Any,
+) -> tuple[SystemStage, ...]:
     stages = system.stages
     number, _, path = path.partition(".")
-    if not (is_digits(number) and 1 <= int(number) <= len(stages) and path):
+    is_stage = is_digits(number) and 1 <= int(number) <= len(stages)
+    if not is_stage or not path:
         keys = []
         for n in range(1, len(stages) + 1):
             keys.append(f"{STAGES}.{n}.KEY")
         allowed = ", ".join(keys) or f"none: {system.name} has no stages"
         raise ConfigError("vary", key, allowed)
+
     position = int(number) - 1
-    entry = part = as_plain(stages[position].entry)
+    entry = as_plain(stages[position].entry)
+    part = entry
     *outer, last = path.split(".")
     for group in outer:
         part = part.setdefault(group, {})
@@ -277,7 +353,9 @@ def _varied_stages(system: System, key: str, path: str, value: Any) -> tuple[Sys
         stage = read_stage(entry, is_first=position == 0)
     except ConfigError as error:
         raise ConfigError(f"vary {key}", value, error.allowed, error.reason) from None
-    return (*stages[:position], stage, *stages[position + 1 :])
+    before = stages[:position]
+    after = stages[position + 1 :]
+    return (*before, stage, *after)
 
 
 def _settings_type(part: Retrieval) -> Any:
@@ -289,13 +367,19 @@ def _settings_type(part: Retrieval) -> Any:
         return ModelConfig
     if isinstance(retriever, Hybrid):
         return FusionConfig
-    return type(retriever) if isinstance(retriever, BM25 | Fielded) else None
+    if isinstance(retriever, BM25 | Fielded):
+        return type(retriever)
+    return None
 
 
 def _keys(part: Retrieval) -> list[str]:
     kind = _settings_type(part)
-    keys = [] if kind is None else [spec.name for spec in fields(kind) if spec.init]
-    return [SOURCES, *keys] if isinstance(part.retriever, BM25 | Dense) else keys
+    keys: list[str] = []
+    if isinstance(part.retriever, BM25 | Dense):
+        keys.append(SOURCES)
+    if kind is not None:
+        keys += [spec.name for spec in fields(kind) if spec.init]
+    return keys
 
 
 def _with_setting(part: Retrieval, key: str, value: Any) -> Retrieval | None:
@@ -306,44 +390,57 @@ def _with_setting(part: Retrieval, key: str, value: Any) -> Retrieval | None:
     if key == SOURCES and isinstance(retriever, BM25 | Dense):
         return replace(part, retriever=_with_sources(retriever, value))
     if isinstance(retriever, Own):
-        own = _changed(retriever.retriever, key, value)
+        inner = _changed(retriever.retriever, key, value)
+        own = replace(retriever, retriever=inner)
         grid = tuple((name, values) for name, values in part.grid if name != key)
-        return replace(part, retriever=replace(retriever, retriever=own), grid=grid)
+        return replace(part, retriever=own, grid=grid)
     if isinstance(retriever, Dense):
-        return replace(
-            part, retriever=replace(retriever, model=_changed(retriever.model, key, value))
-        )
+        model = _changed(retriever.model, key, value)
+        dense = replace(retriever, model=model)
+        return replace(part, retriever=dense)
     if isinstance(retriever, Hybrid):
         fusion = _changed(retriever.fusion, key, value)
-        return replace(part, retriever=replace(retriever, fusion=fusion, fits=False))
+        hybrid = replace(retriever, fusion=fusion, fits=False)
+        return replace(part, retriever=hybrid)
     return replace(part, retriever=_changed(retriever, key, value))
 
 
 def _changed(settings: Any, key: str, value: Any) -> Any:
     """Return the settings with another value of one key, after checking it."""
-    names = [spec.name for spec in fields(settings) if spec.init]
-    values = {name: as_plain(getattr(settings, name)) for name in names}
-    return make(type(settings), {**values, key: value}, f"vary {RETRIEVE}.")
+    values: dict[str, Any] = {}
+    for spec in fields(settings):
+        if spec.init:
+            current = getattr(settings, spec.name)
+            values[spec.name] = as_plain(current)
+    values[key] = value
+    return make(type(settings), values, f"vary {RETRIEVE}.")
 
 
 def _with_sources(retriever: BM25 | Dense, sources: Any) -> BM25 | Dense:
-    require_one_of(f"vary {RETRIEVE}.{SOURCES}", sources, get_args(SourceForm))
+    allowed = get_args(SourceForm)
+    require_one_of(f"vary {RETRIEVE}.{SOURCES}", sources, allowed)
     if isinstance(retriever, Dense):
         return replace(retriever, other_sources=sources)
     # All forms but these two have authors and venue.
-    rich = sources not in ("title_abstract", "title")
-    return replace(retriever, metadata=rich, abstracts=sources != "title")
+    is_rich = sources not in ("title_abstract", "title")
+    has_abstracts = sources != "title"
+    return replace(retriever, metadata=is_rich, abstracts=has_abstracts)
 
 
 def _rebuild(part: Retrieval, change: Callable[[Retrieval], Retrieval]) -> Retrieval:
     """Rebuild a tree with every part changed, inner parts first."""
-    return change(part.with_parts([_rebuild(inner, change) for inner in part.parts]))
+    parts = [_rebuild(inner, change) for inner in part.parts]
+    rebuilt = part.with_parts(parts)
+    return change(rebuilt)
 
 
 def _value_text(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_value_text(item)}" for key, item in value.items())
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        items = [f"{key} {_value_text(item)}" for key, item in value.items()]
+        return ", ".join(items)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
 
 
 def vary_words(words: Sequence[str]) -> list[str]:
@@ -363,7 +460,8 @@ def vary_words(words: Sequence[str]) -> list[str]:
         if option == "--vary":
             rewritten.append(f"--vary={json.dumps(pairs)}")
         else:
-            rewritten.append(f"--routes={json.dumps({k: str(v[0]) for k, v in pairs.items()})}")
+            routes = {language: str(runs[0]) for language, runs in pairs.items()}
+            rewritten.append(f"--routes={json.dumps(routes)}")
     return rewritten
 
 

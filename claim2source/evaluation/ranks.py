@@ -37,14 +37,16 @@ def first_ranks(
     """
     scores = evaluate(run, qrels, [_UNCUT], claim_ids)
     with np.errstate(divide="ignore"):
-        return scores.claim_ids, np.round(1 / scores[_UNCUT])
+        ranks = np.round(1 / scores[_UNCUT])
+    return scores.claim_ids, ranks
 
 
 def rank_bucket(rank: float) -> str:
     """Return the name of a rank's bucket; an infinite rank is "not found"."""
     if not np.isfinite(rank):
         return NOT_FOUND
-    return next(name for name, (first, last) in BUCKETS.items() if first <= rank <= last)
+    fitting = (name for name, (first, last) in BUCKETS.items() if first <= rank <= last)
+    return next(fitting)
 
 
 def bucket_changes(before: np.ndarray, after: np.ndarray) -> dict[str, dict[str, int]]:
@@ -54,7 +56,8 @@ def bucket_changes(before: np.ndarray, after: np.ndarray) -> dict[str, dict[str,
     for name in names:
         changes[name] = dict.fromkeys(names, 0)
     for first, second in zip(before, after, strict=True):
-        changes[rank_bucket(first)][rank_bucket(second)] += 1
+        row = changes[rank_bucket(first)]
+        row[rank_bucket(second)] += 1
     return changes
 
 
@@ -75,7 +78,12 @@ class Moves:
     from_first: int
 
 
-def gold_moves(before: Run, after: Run, dataset: Dataset, depth: int) -> dict[str, Moves]:
+def gold_moves(
+    before: Run,
+    after: Run,
+    dataset: Dataset,
+    depth: int,
+) -> dict[str, Moves]:
     """Compare two rankings by language; `macro` has the mean ceiling and the sums.
 
     Languages without a gold are left out; the result is empty if no claim has a gold.
@@ -83,30 +91,44 @@ def gold_moves(before: Run, after: Run, dataset: Dataset, depth: int) -> dict[st
     judged = judged_claims(dataset.qrels)
     if not judged:
         return {}
-    old, new = (first_ranks(run, dataset.qrels, judged)[1] for run in (before, after))
+    _, old = first_ranks(before, dataset.qrels, judged)
+    _, new = first_ranks(after, dataset.qrels, judged)
+    is_reachable = old <= depth
+    is_promoted = new < old
+    is_demoted = new > old
+    is_to_first = (new == 1) & (old > 1)
+    is_from_first = (new > 1) & (old == 1)
+
     moves = {}
-    for lang, mine in language_masks(dataset.claims, judged).items():
+    masks = language_masks(dataset.claims, judged)
+    for lang, mine in masks.items():
         moves[lang] = Moves(
             claims=int(mine.sum()),
-            ceiling=float((old[mine] <= depth).mean()),
-            promoted=int((new < old)[mine].sum()),
-            demoted=int((new > old)[mine].sum()),
-            to_first=int(((new == 1) & (old > 1))[mine].sum()),
-            from_first=int(((new > 1) & (old == 1))[mine].sum()),
+            ceiling=float(is_reachable[mine].mean()),
+            promoted=int(is_promoted[mine].sum()),
+            demoted=int(is_demoted[mine].sum()),
+            to_first=int(is_to_first[mine].sum()),
+            from_first=int(is_from_first[mine].sum()),
         )
-    claims, ceilings, *counts = zip(*map(astuple, moves.values()), strict=True)
-    moves[MACRO] = Moves(sum(claims), sum(ceilings) / len(ceilings), *map(sum, counts))
+
+    rows = [astuple(move) for move in moves.values()]
+    claims, ceilings, *counts = zip(*rows, strict=True)
+    ceiling = sum(ceilings) / len(ceilings)
+    totals = map(sum, counts)
+    moves[MACRO] = Moves(sum(claims), ceiling, *totals)
     return moves
 
 
 def moves_table(stages: Mapping[str, tuple[int, Mapping[str, Moves]]]) -> TextTable:
     """Tabulate the moves of stages: name -> (depth, language -> moves)."""
     columns = "stage depth language claims ceiling promoted demoted to-first from-first".split()
+    numeric = [False, True, False, *[True] * 6]
     rows: list[list[Cell]] = []
     for name, (depth, moves) in stages.items():
         for language, move in moves.items():
-            rows.append([name, depth, language, *astuple(move)])
-    return TextTable(columns, rows, numeric=[False, True, False, *[True] * 6])
+            counts = astuple(move)
+            rows.append([name, depth, language, *counts])
+    return TextTable(columns, rows, numeric=numeric)
 
 
 def verifier_note(result: Result, moves: Moves | None) -> str | None:
@@ -120,11 +142,19 @@ def verifier_note(result: Result, moves: Moves | None) -> str | None:
     for detail in result.details.values():
         if detail.get("asks"):
             polls.append(detail)
-    asks, tokens = (int(sum(poll[key] for poll in polls)) for key in ("asks", "tokens"))
+    asks = int(sum(poll["asks"] for poll in polls))
+    tokens = int(sum(poll["tokens"] for poll in polls))
     claims = len(result.run.claim_ids)
-    share = len(polls) / max(len(result.run.claim_ids), 1)
-    promoted, demoted = (moves.promoted, moves.demoted) if moves is not None else (0, 0)
-    price = f", {tokens / promoted:.0f} tokens for each" if promoted else ""
+    share = len(polls) / max(claims, 1)
+
+    promoted = 0
+    demoted = 0
+    if moves is not None:
+        promoted = moves.promoted
+        demoted = moves.demoted
+    price = ""
+    if promoted:
+        price = f", {tokens / promoted:.0f} tokens for each"
     return (
         f"{asks} requests of {tokens} tokens for {len(polls)} of {claims} claims ({share:.1%}): "
         f"{promoted} golds promoted{price}, {demoted} demoted"

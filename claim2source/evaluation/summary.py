@@ -21,10 +21,15 @@ from claim2source.evaluation.choices import choice_text
 
 WIDTH = 120
 # Most rows of a table, and most lines of each list.
-_ROWS, _LINES = 16, 4
+_ROWS = 16
+_LINES = 4
 
 
-def summary_parts(report: Report, folder: Path, details: Sequence[Part] = ()) -> list[Part]:
+def summary_parts(
+    report: Report,
+    folder: Path,
+    details: Sequence[Part] = (),
+) -> list[Part]:
     """Describe a report in 120 columns: scores, notes, tests, published numbers, files.
 
     `details` are parts after the scores; tables that are too wide are only in the files.
@@ -36,11 +41,13 @@ def summary_parts(report: Report, folder: Path, details: Sequence[Part] = ()) ->
     parts += fitting(details)
     parts += _list_part("Chosen on claims that are not reported on:", _choices(report))
     if report.notes:
-        parts.append("\n".join(_wrap(note) for note in report.notes))
+        notes = [_wrap(note) for note in report.notes]
+        parts.append("\n".join(notes))
     not_run = []
     for row in report.not_run:
         not_run.append(f"{row.system} ({row.claims}): {row.reason}; {row.advice}")
     parts += _list_part(f"Not run ({len(report.not_run)}):", not_run)
+
     tables = {
         f"Tests of {MAIN_METRIC}, p after Holm within each family:": _tests(report),
         "Places on official tests:": _places(report),
@@ -48,9 +55,11 @@ def summary_parts(report: Report, folder: Path, details: Sequence[Part] = ()) ->
     }
     for title, table in tables.items():
         if table is not None:
-            parts += [title, *_first(table)]
+            parts.append(title)
+            parts += _first(table)
     page = f"claim2source report --reports {folder} --html FILE"
-    return [*parts, f"all tables: {folder}/report.md; as a page: {page}"]
+    parts.append(f"all tables: {folder}/report.md; as a page: {page}")
+    return parts
 
 
 def fitting(parts: Iterable[Part]) -> list[Part]:
@@ -61,31 +70,45 @@ def fitting(parts: Iterable[Part]) -> list[Part]:
 def _fits(table: TextTable) -> bool:
     if len(table.rows) > 2 * _ROWS:
         return False
-    return max(map(len, render([table]).splitlines())) <= WIDTH
+    lines = render([table]).splitlines()
+    widest = max(map(len, lines))
+    return widest <= WIDTH
 
 
 def _scores(report: Report) -> TextTable | None:
     # Cells of other styles have a table of their own.
-    scored = [s for s in report.scored if s.style == SystemReport.style] or report.scored
+    scored = [s for s in report.scored if s.style == SystemReport.style]
+    if not scored:
+        scored = report.scored
     if not scored:
         return None
     metrics = list(scored[0].macro)
     main = MAIN_METRIC if MAIN_METRIC in metrics else metrics[0]
-    deep = [metric for metric in metrics if metric.startswith("recall@")][-1:]
+    recalls = [metric for metric in metrics if metric.startswith("recall@")]
+    deep = recalls[-1:]
     languages = sorted_languages(lang for system in scored for lang in system.languages)
     by_language = languages if 1 < len(languages) <= 4 else ()
+    room = 54 - 8 * len(by_language)
+
     rows: list[list[Cell]] = []
     for system in scored:
-        title = f"{system.title} (chosen)" if system.title == report.chosen else system.title
-        row: list[Cell] = [_short(title, 54 - 8 * len(by_language)), _short(system.claims, 10)]
+        title = system.title
+        if title == report.chosen:
+            title = f"{title} (chosen)"
+        row: list[Cell] = [_short(title, room), _short(system.claims, 10)]
         for language in by_language:
-            row.append(system.languages.get(language, {}).get(main))
-        row += [system.macro[main], system.bounds(MACRO, main)]
+            scores = system.languages.get(language, {})
+            row.append(scores.get(main))
+        row.append(system.macro[main])
+        row.append(system.bounds(MACRO, main))
         for metric in deep:
             row.append(system.macro.get(metric))
-        rows.append([*row, _seconds(system.cost)])
+        row.append(_seconds(system.cost))
+        rows.append(row)
+
     columns = ["system", "claims", *by_language, f"{main} {MACRO}", "95 %", *deep, "seconds"]
-    return TextTable(columns, rows, numeric=[False, False, *[True] * (len(columns) - 2)])
+    numeric = [False, False, *[True] * (len(columns) - 2)]
+    return TextTable(columns, rows, numeric=numeric)
 
 
 def _seconds(cost: SystemCost | None) -> str | None:
@@ -109,42 +132,66 @@ def _tests(report: Report) -> TextTable | None:
         if family.family.endswith(f"{family.average} claims (a family of its own)"):
             continue
         for pair in family.comparisons:
-            bounds = f"{pair.low:+.4f} to {pair.high:+.4f}"
-            names = _short(pair.system, 30), _short(pair.baseline, 24)
-            rows.append([*names, f"{pair.difference:+.4f}", bounds, pair.p_holm, pair.verdict])
+            rows.append(
+                [
+                    _short(pair.system, 30),
+                    _short(pair.baseline, 24),
+                    f"{pair.difference:+.4f}",
+                    f"{pair.low:+.4f} to {pair.high:+.4f}",
+                    pair.p_holm,
+                    pair.verdict,
+                ]
+            )
+    if not rows:
+        return None
     columns = ["system", "against", "difference", "95 %", "p", "verdict"]
     numeric = [False, False, True, True, True, False]
-    return TextTable(columns, rows, numeric=numeric) if rows else None
+    return TextTable(columns, rows, numeric=numeric)
 
 
 def _published(report: Report) -> TextTable | None:
     rows: list[list[Cell]] = []
     for cell in report.published:
-        name = _short(f"{cell.table}: {cell.row}", 44)
-        column = _short(cell.column, 12)
         unreliable = "?" if cell.unreliable else ""
         others = "" if cell.same_claims else "*"
-        published = f"{cell.published:.{cell.digits}f}{unreliable}"
-        rows.append([name, column, published, f"{cell.ours:.{cell.digits}f}{others}", cell.inside])
+        rows.append(
+            [
+                _short(f"{cell.table}: {cell.row}", 44),
+                _short(cell.column, 12),
+                f"{cell.published:.{cell.digits}f}{unreliable}",
+                f"{cell.ours:.{cell.digits}f}{others}",
+                cell.inside,
+            ]
+        )
+    if not rows:
+        return None
     columns = ["table and row", "column", "published", "ours", "inside our interval"]
     numeric = [False, False, True, True, False]
-    return TextTable(columns, rows, numeric=numeric) if rows else None
+    return TextTable(columns, rows, numeric=numeric)
 
 
 def _places(report: Report) -> TextTable | None:
     rows: list[list[Cell]] = []
     for system in report.systems.values():
+        name = _short(system.name, 44)
         for place in system.places:
-            rows.append([_short(system.name, 44), *_place_cells(place)])
+            rows.append([name, *_place_cells(place)])
+    if not rows:
+        return None
     columns = ["system", "leaderboard", "language", "ours", "place", "teams", "lead"]
     numeric = [False, False, False, True, True, True, True]
-    return TextTable(columns, rows, numeric=numeric) if rows else None
+    return TextTable(columns, rows, numeric=numeric)
 
 
 def _place_cells(place: Place) -> list[Cell]:
-    score = f"{place.score:.4f}"
-    lead = f"{place.lead:+.4f}"
-    return [place.board, place.language, score, place.text, place.teams, lead]
+    return [
+        place.board,
+        place.language,
+        f"{place.score:.4f}",
+        place.text,
+        place.teams,
+        f"{place.lead:+.4f}",
+    ]
 
 
 def _choices(report: Report) -> list[str]:
@@ -159,14 +206,18 @@ def _named_choices(report: Report) -> Iterator[tuple[str, Choice]]:
     for system in report.scored:
         for choice in system.choices:
             yield system.name, choice
-    if report.training is not None and report.training.choice is not None:
-        yield "training", report.training.choice
+    training = report.training
+    if training is not None and training.choice is not None:
+        yield "training", training.choice
 
 
 def _first(table: TextTable) -> list[Part]:
+    rows = table.rows[:_ROWS]
+    parts: list[Part] = [table._replace(rows=rows)]
     left = len(table.rows) - _ROWS
-    remainder = [f".. and {left} more rows"] if left > 0 else []
-    return [table._replace(rows=table.rows[:_ROWS]), *remainder]
+    if left > 0:
+        parts.append(f".. and {left} more rows")
+    return parts
 
 
 def _list_part(head: str, lines: Sequence[str]) -> list[Part]:
@@ -174,9 +225,13 @@ def _list_part(head: str, lines: Sequence[str]) -> list[Part]:
         return []
     items = []
     for line in lines:
-        items.append(f"- {textwrap.shorten(line, 2 * WIDTH - 8, placeholder=' ..')}")
-    remainder = [f".. and {len(lines) - _LINES} more"] if len(lines) > _LINES else []
-    return ["\n".join([head, *map(_wrap, items[:_LINES]), *remainder])]
+        shortened = textwrap.shorten(line, 2 * WIDTH - 8, placeholder=" ..")
+        items.append(f"- {shortened}")
+    shown = [head, *map(_wrap, items[:_LINES])]
+    left = len(lines) - _LINES
+    if left > 0:
+        shown.append(f".. and {left} more")
+    return ["\n".join(shown)]
 
 
 def _wrap(line: str) -> str:
@@ -184,4 +239,6 @@ def _wrap(line: str) -> str:
 
 
 def _short(name: str, limit: int) -> str:
-    return name if len(name) <= limit else f"{name[: limit - 12]}..{name[-10:]}"
+    if len(name) <= limit:
+        return name
+    return f"{name[: limit - 12]}..{name[-10:]}"

@@ -25,7 +25,9 @@ from claim2source.search.manifest import MANIFEST, IndexManifest
 from claim2source.search.table import SearchResults
 from claim2source.text.language import READ
 
-LEXICAL, DENSE, FUSED = "lexical", "dense", "fused"
+LEXICAL = "lexical"
+DENSE = "dense"
+FUSED = "fused"
 DEEPEST = 100
 # Probability from which a paper counts as found, unless another is fitted.
 SURE = 0.7
@@ -60,12 +62,14 @@ class Design:
     def names(self) -> list[str]:
         if self.shape:
             return list(NAMES)
-        columns = []
+
+        columns: list[str] = []
         for stage in self.stages:
             for number in range(1, self.scores + 1):
                 columns.append(f"{stage}: score {number}")
         columns += [f"{stage}: margin" for stage in self.stages]
-        columns += [f"{a} = {b}" for a, b in combinations(self.stages, 2)]
+        for stage, other_stage in combinations(self.stages, 2):
+            columns.append(f"{stage} = {other_stage}")
         if self.usual:
             columns.append("usual")
         return columns
@@ -82,23 +86,33 @@ class Design:
         has NaN. `foreign` claims are in another language than the papers.
         """
         if self.shape:
-            return shape_features(claim_ids, stages[LEXICAL].run, stages[DENSE].run, foreign)
+            lexical = stages[LEXICAL].run
+            dense = stages[DENSE].run
+            return shape_features(claim_ids, lexical, dense, foreign)
+
         columns: list[np.ndarray] = []
         margins: list[np.ndarray] = []
         for name in self.stages:
-            scores, margin = _sorted_scores(stages[name].run, claim_ids, self.scores)
+            run = stages[name].run
+            scores, margin = _sorted_scores(run, claim_ids, self.scores)
             columns += [*scores.T]
             margins.append(margin)
         columns += margins
+
         for stage, other_stage in combinations(self.stages, 2):
-            runs = stages[stage].run, stages[other_stage].run
-            columns.append(_agreements(*runs, claim_ids))
+            run = stages[stage].run
+            other_run = stages[other_stage].run
+            agreements = _agreements(run, other_run, claim_ids)
+            columns.append(agreements)
+
         if self.usual:
-            best, _ = _sorted_scores(stages[self.of_usual].run, claim_ids, 1)
+            run = stages[self.of_usual].run
+            best, _ = _sorted_scores(run, claim_ids, 1)
             usual = np.sort(self.usual)
             above = np.searchsorted(usual, best[:, 0])
             share = (above + 0.5) / (len(self.usual) + 1)
-            columns.append(np.log(share / (1 - share)))
+            odds = share / (1 - share)
+            columns.append(np.log(odds))
         return np.stack(columns, axis=1)
 
 
@@ -157,7 +171,8 @@ class AbstainModel:
         """Return the probability by claim that its paper is among the sources, [claims]."""
         centred = features - np.array(self.mean)
         standard = centred / np.array(self.scale)
-        odds = standard @ np.array(self.weights) + self.bias
+        weights = np.array(self.weights)
+        odds = standard @ weights + self.bias
         shares: np.ndarray = 0.5 * (1 + np.tanh(odds / 2))
         return shares
 
@@ -191,7 +206,8 @@ class AbstainModel:
         return Tenth(answers, expected / max(1, answers), here, first)
 
     def as_json(self) -> dict[str, object]:
-        values: dict[str, object] = json.loads(json.dumps(asdict(self)))
+        text = json.dumps(asdict(self))
+        values: dict[str, object] = json.loads(text)
         return values
 
 
@@ -199,24 +215,41 @@ def index_stages(results: SearchResults) -> dict[str, Result]:
     """Return an index's rankings by name, with default fusion weights, to abstention's depth."""
     lexical = results.lexical.top(DEEPEST)
     dense = results.dense.top(DEEPEST)
-    fused = fuse(lexical, dense, FusionConfig(), k=DEEPEST, alphas=results.alphas)
-    return {LEXICAL: lexical, DENSE: dense, FUSED: fused}
+    fused = fuse(
+        lexical,
+        dense,
+        FusionConfig(),
+        k=DEEPEST,
+        alphas=results.alphas,
+    )
+    return {
+        LEXICAL: lexical,
+        DENSE: dense,
+        FUSED: fused,
+    }
 
 
 def candidate_languages(engine: Engine) -> tuple[str, ...]:
     """List the candidate languages of a short post, the papers' first."""
-    return tuple(dict.fromkeys((engine.manifest.bm25.language, *READ)))
+    papers_language = engine.manifest.bm25.language
+    distinct = dict.fromkeys((papers_language, *READ))
+    return tuple(distinct)
 
 
 def foreign_ids(claims: Iterable[Claim], engine: Engine) -> frozenset[str]:
     """Return the claims in another language than the index's, without a translation."""
     language = engine.manifest.bm25.language
-    return frozenset(c.id for c in claims if c.lang != language and not c.translation)
+    ids: list[str] = []
+    for claim in claims:
+        if claim.lang != language and not claim.translation:
+            ids.append(claim.id)
+    return frozenset(ids)
 
 
 def has_own_model(manifest: IndexManifest) -> bool:
     """Whether abstention was fitted to the index itself, not to other collections."""
-    return manifest.abstain is not None and manifest.abstain.get("shared") is not True
+    model = manifest.abstain
+    return model is not None and model.get("shared") is not True
 
 
 def read_abstention(engine: Engine) -> AbstainModel | None:
@@ -227,17 +260,27 @@ def read_abstention(engine: Engine) -> AbstainModel | None:
     values = engine.manifest.abstain
     if values is None:
         return None
+
     path = f"{engine.location}/{MANIFEST}"
     try:
-        return validated(AbstainModel, json.dumps(values), path)
+        text = json.dumps(values)
+        return validated(AbstainModel, text, path)
     except InputError as error:
         first = error.problems[0]
         remedy = f"fit the verdict again: index --claims DATASET --out {engine.location}"
-        field = f"abstain.{first.field}" if first.field else "abstain"
-        raise InputError(path, field=field, reason=f"{first.reason}; {remedy}") from None
+        reason = f"{first.reason}; {remedy}"
+        field = "abstain"
+        if first.field:
+            field = f"abstain.{first.field}"
+        raise InputError(path, field=field, reason=reason) from None
 
 
-def fit(design: Design, features: np.ndarray, present: np.ndarray, penalty: float) -> AbstainModel:
+def fit(
+    design: Design,
+    features: np.ndarray,
+    present: np.ndarray,
+    penalty: float,
+) -> AbstainModel:
     """Fit a logistic model with a ridge penalty to standardised features [claims, features].
 
     `present` [claims] bool is the target. Raises ValueError if all its values are equal.
@@ -247,12 +290,14 @@ def fit(design: Design, features: np.ndarray, present: np.ndarray, penalty: floa
     target = np.asarray(present, np.float64)
     if not 0 < target.sum() < len(target):
         raise ValueError("a logistic model needs claims with and without their papers")
+
     mean = features.mean(axis=0)
     spread = features.std(axis=0)
     smallest = 1e-9 * np.maximum(np.abs(mean), 1)
     scale = np.where(spread > smallest, spread, 1.0)
     standard = (features - mean) / scale
-    inputs = np.column_stack([standard, np.ones(len(target))])
+    ones = np.ones(len(target))
+    inputs = np.column_stack([standard, ones])
 
     def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
         odds = inputs @ weights
@@ -264,7 +309,13 @@ def fit(design: Design, features: np.ndarray, present: np.ndarray, penalty: floa
 
     start = np.zeros(inputs.shape[1])
     options = {"maxiter": 5000, "gtol": 1e-7, "ftol": 1e-14}
-    solution = minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x
+    solution = minimize(
+        loss,
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        options=options,
+    ).x
     return AbstainModel(
         design=design,
         features=tuple(design.names),
@@ -276,30 +327,45 @@ def fit(design: Design, features: np.ndarray, present: np.ndarray, penalty: floa
 
 
 def reliability_tenths(
-    shares: np.ndarray, present: np.ndarray, first: np.ndarray
+    shares: np.ndarray,
+    present: np.ndarray,
+    first: np.ndarray,
 ) -> tuple[Tenth, ...]:
     """Count answers by tenths of their probability; all arguments are by answer."""
-    tenth = np.minimum((np.asarray(shares) * 10).astype(int), 9)
-    tenths = []
+    scaled = np.asarray(shares) * 10
+    tenth = np.minimum(scaled.astype(int), 9)
+    tenths: list[Tenth] = []
     for number in range(10):
         rows = tenth == number
         mean = 0.0
         if rows.any():
             mean = float(shares[rows].mean())
+        answers = int(rows.sum())
         here = int(present[rows].sum())
-        tenths.append(Tenth(int(rows.sum()), mean, here, int(first[rows].sum())))
+        at_first_rank = int(first[rows].sum())
+        tenths.append(Tenth(answers, mean, here, at_first_rank))
     return tuple(tenths)
 
 
-def _agreements(run: Run, other_run: Run, claim_ids: Sequence[str]) -> np.ndarray:
+def _agreements(
+    run: Run,
+    other_run: Run,
+    claim_ids: Sequence[str],
+) -> np.ndarray:
     """Return 1.0 for each claim with the same first source in two runs, else 0.0, [claims]."""
     agreements = np.zeros(len(claim_ids))
     for row, claim in enumerate(claim_ids):
-        agreements[row] = run.sources(claim, 1) == other_run.sources(claim, 1)
+        first = run.sources(claim, 1)
+        other_first = other_run.sources(claim, 1)
+        agreements[row] = first == other_first
     return agreements
 
 
-def _sorted_scores(run: Run, claim_ids: Sequence[str], depth: int) -> tuple[np.ndarray, np.ndarray]:
+def _sorted_scores(
+    run: Run,
+    claim_ids: Sequence[str],
+    depth: int,
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the first scores [claims, depth], and the margins [claims]."""
     scores = np.zeros((len(claim_ids), depth))
     margins = np.zeros(len(claim_ids))
@@ -309,11 +375,13 @@ def _sorted_scores(run: Run, claim_ids: Sequence[str], depth: int) -> tuple[np.n
         listed = run.scores[rows][:DEEPEST].astype(np.float64)
         if not len(listed):
             continue
+
         places = np.minimum(np.arange(depth), len(listed) - 1)
         scores[row] = listed[places]
         spread = listed[0] - listed[-1]
         if len(listed) == 1:
             margins[row] = 1.0
         elif spread > 0:
-            margins[row] = (listed[0] - listed[1]) / spread
+            margin = listed[0] - listed[1]
+            margins[row] = margin / spread
     return scores, margins

@@ -36,7 +36,8 @@ from claim2source.search.translator import Translators
 # More claims change little.
 MAX_CLAIMS = 1_000
 # Number of posts of other topics.
-FEWEST, MOST_ELSEWHERE = 150, 300
+FEWEST = 150
+MOST_ELSEWHERE = 300
 # Probability below which a paper is "not here"; above, it is "uncertain".
 NOT_HERE = 0.3
 # Penalty of the model of topics.
@@ -128,20 +129,29 @@ class Questions:
     @property
     def claims(self) -> int:
         """Count the claims; those with their papers in the index count twice."""
-        return len(self.parts[0][0]) + len(self.parts[1][0])
+        with_papers, _ = self.parts[0]
+        without_papers, _ = self.parts[1]
+        return len(with_papers) + len(without_papers)
 
     @property
     def present(self) -> np.ndarray:
         """Return whether each one's paper is in the index."""
-        return np.arange(len(self.right)) < len(self.parts[0][0])
+        places = np.arange(len(self.right))
+        with_papers, _ = self.parts[0]
+        return places < len(with_papers)
 
     def features(self, design: Design) -> np.ndarray:
         """Compute the features of all, [claims + posts, features]."""
-        return np.concatenate([design.features(*part, self.foreign) for part in self.parts])
+        features: list[np.ndarray] = []
+        for ids, stages in self.parts:
+            own = design.features(ids, stages, self.foreign)
+            features.append(own)
+        return np.concatenate(features)
 
     def shares(self, model: AbstainModel) -> np.ndarray:
         """Return the probability that each one's paper is here, [claims + posts]."""
-        probabilities = model.probabilities(self.features(model.design))
+        features = self.features(model.design)
+        probabilities = model.probabilities(features)
         if model.topic is None:
             return probabilities
         return probabilities * self.shares(model.topic)
@@ -160,15 +170,21 @@ def paired(
     *_, last = stages.values()
     ids = [claim.id for claim in claims]
     without = ids + [claim.id for claim in missing]
+
     # Without a claim's papers no answer is right.
     right = np.zeros(len(ids) + len(without), bool)
     for row, claim in enumerate(claims):
         first = last.run.sources(claim.id, 1)
         right[row] = not set(first).isdisjoint(claim.golds)
-    papers = np.array(connected_groups(claim.golds for claim in claims), int)
-    own_groups = papers.max(initial=-1) + 1 + np.arange(len(missing))
+
+    numbers = connected_groups(claim.golds for claim in claims)
+    papers = np.array(numbers, int)
+    next_number = papers.max(initial=-1) + 1
+    own_groups = next_number + np.arange(len(missing))
     groups = np.concatenate([papers, papers, own_groups])
-    return Questions(((ids, stages), (without, absent)), right, groups)
+
+    parts = ((ids, stages), (without, absent))
+    return Questions(parts, right, groups)
 
 
 def gold_papers(dataset: Dataset) -> dict[str, frozenset[str]]:
@@ -178,20 +194,28 @@ def gold_papers(dataset: Dataset) -> dict[str, frozenset[str]]:
     keys = [[key] for key in ids]
     keys += [[first, second] for first, second in pairs]
     numbers = connected_groups(keys)
+
     members: dict[int, set[str]] = {}
     copies: dict[str, set[str]] = {}
     for source, number in zip(ids, numbers, strict=False):  # the rest belongs to the pairs
-        copies[source] = members.setdefault(number, set())
-        copies[source].add(source)
-    papers = {}
+        group = members.setdefault(number, set())
+        group.add(source)
+        copies[source] = group
+
+    papers: dict[str, frozenset[str]] = {}
     for claim in dataset.claims:
-        if claim.golds:
-            groups = [copies.get(gold, {gold}) for gold in claim.golds]
-            papers[claim.id] = frozenset[str]().union(*groups)
+        if not claim.golds:
+            continue
+        groups = [copies.get(gold, {gold}) for gold in claim.golds]
+        papers[claim.id] = frozenset[str]().union(*groups)
     return papers
 
 
-def as_asked(engine: Engine, claims: Sequence[Claim], store: Store | None = None) -> list[Claim]:
+def as_asked(
+    engine: Engine,
+    claims: Sequence[Claim],
+    store: Store | None = None,
+) -> list[Claim]:
     """Return claims with translations as posts have them: by the index's translator, or none.
 
     A data set's own translations would be too optimistic for posts without one.
@@ -199,16 +223,22 @@ def as_asked(engine: Engine, claims: Sequence[Claim], store: Store | None = None
     config = engine.manifest.translator
     if config is None:
         return [replace(claim, translation=None) for claim in claims]
-    require_allowed(config, str(engine.location))
+
+    location = str(engine.location)
+    require_allowed(config, location)
     translators = Translators.open(config, store)
     translated, _ = translators.translate_claims(claims, overwrite=True)
-    if summary := translators.summary():
+    summary = translators.summary()
+    if summary:
         say(summary)
     return translated
 
 
 def ask_index(
-    engine: Engine, dataset: Dataset, seed: int = 13, missing: Sequence[Claim] = ()
+    engine: Engine,
+    dataset: Dataset,
+    seed: int = 13,
+    missing: Sequence[Claim] = (),
 ) -> Questions:
     """Query an index with claims, with and without their papers, and with posts of other topics.
 
@@ -219,16 +249,21 @@ def ask_index(
     removed = gold_papers(dataset.with_claims(claims))
     most_removed = max(map(len, removed.values()))
     missing = _sampled(missing, seed)
+
     results = engine.find([*claims, *missing], DEEPEST + most_removed)
-    absent = replace(
-        results,
-        lexical=_without_sources(results.lexical, removed),
-        dense=_without_sources(results.dense, removed),
-    )
-    count = min(MOST_ELSEWHERE, max(FEWEST, len(claims) // 2))
-    posts, kinds = posts_from_elsewhere(candidate_languages(engine), count, seed)
+    lexical = _without_sources(results.lexical, removed)
+    dense = _without_sources(results.dense, removed)
+    absent = replace(results, lexical=lexical, dense=dense)
+
+    wanted = max(FEWEST, len(claims) // 2)
+    count = min(MOST_ELSEWHERE, wanted)
+    languages = candidate_languages(engine)
+    posts, kinds = posts_from_elsewhere(languages, count, seed)
     elsewhere = index_stages(engine.find(posts, DEEPEST))
-    questions = paired(claims, index_stages(results), index_stages(absent), missing)
+
+    with_papers = index_stages(results)
+    without_papers = index_stages(absent)
+    questions = paired(claims, with_papers, without_papers, missing)
     post_ids = [post.id for post in posts]
     no_post = np.zeros(len(posts), bool)
     return Questions(
@@ -239,13 +274,22 @@ def ask_index(
     )
 
 
-def _indexed_claims(engine: Engine, dataset: Dataset, seed: int) -> list[Claim]:
+def _indexed_claims(
+    engine: Engine,
+    dataset: Dataset,
+    seed: int,
+) -> list[Claim]:
     """List claims whose papers are all in the index, at most `MAX_CLAIMS`.
 
     Raises `UserError` if there are none.
     """
-    indexed = set(engine.stamps(sorted(dataset.golds)))
-    claims = [claim for claim in dataset.claims if claim.golds and indexed.issuperset(claim.golds)]
+    golds = sorted(dataset.golds)
+    indexed = set(engine.stamps(golds))
+    claims: list[Claim] = []
+    for claim in dataset.claims:
+        if claim.golds and indexed.issuperset(claim.golds):
+            claims.append(claim)
+
     if not claims:
         name = dataset.name or "the data set"
         raise UserError(f"{name}: no claim of {dataset.split!r} has its papers in the index")
@@ -256,12 +300,15 @@ def _sampled(claims: Sequence[Claim], seed: int) -> list[Claim]:
     """Draw `MAX_CLAIMS` claims if there are more."""
     if len(claims) <= MAX_CLAIMS:
         return list(claims)
-    sample = np.random.default_rng(seed).choice(len(claims), MAX_CLAIMS, replace=False)
-    return [claims[i] for i in sorted(sample)]
+    rng = np.random.default_rng(seed)
+    sample = rng.choice(len(claims), MAX_CLAIMS, replace=False)
+    return [claims[row] for row in sorted(sample)]
 
 
 def posts_from_elsewhere(
-    languages: Sequence[str], count: int, seed: int = 13
+    languages: Sequence[str],
+    count: int,
+    seed: int = 13,
 ) -> tuple[list[Claim], np.ndarray]:
     """Draw posts of other topics in the supported ones of the languages, else in English.
 
@@ -272,31 +319,45 @@ def posts_from_elsewhere(
     kinds: list[int] = []
     kind = 0
     for language in known or ["en"]:
-        for line in _POSTS[language].strip().splitlines():
+        lines = _POSTS[language].strip()
+        for line in lines.splitlines():
             sentence, *lists = line.split(" | ")
             gaps = [entry.split("; ") for entry in lists]
             for words in product(*gaps):
+                name = f"elsewhere {len(posts)}"
                 text = sentence.format(*words)
-                posts.append(Claim(f"elsewhere {len(posts)}", text, language))
+                posts.append(Claim(name, text, language))
                 kinds.append(kind)
             kind += 1
-    drawn = np.random.default_rng(seed).permutation(len(posts))[:count]
+
+    rng = np.random.default_rng(seed)
+    drawn = rng.permutation(len(posts))[:count]
     rows = np.sort(drawn)
-    return [posts[row] for row in rows], np.array(kinds)[rows]
+    drawn_posts = [posts[row] for row in rows]
+    drawn_kinds = np.array(kinds)[rows]
+    return drawn_posts, drawn_kinds
 
 
-def choose_design(questions: Questions, seed: int = 13) -> tuple[Design, float]:
+def choose_design(
+    questions: Questions,
+    seed: int = 13,
+) -> tuple[Design, float]:
     """Choose the number of scores and the penalty on the claims of held-out papers.
 
     The papers are split into five folds; the setting with the smallest log loss on held-out folds
     is chosen. Raises `UserError` if there are fewer papers than folds.
     """
-    claims, stages = questions.claims, tuple(questions.parts[0][1])
-    present, groups = questions.present[:claims], questions.groups[:claims]
+    claims = questions.claims
+    _, results = questions.parts[0]
+    stages = tuple(results)
+    present = questions.present[:claims]
+    groups = questions.groups[:claims]
     papers = len(np.unique(groups))
     if papers < FOLDS:
         raise UserError(f"the verdict needs claims of at least {FOLDS} papers; there are {papers}")
-    fold = _deal_folds(groups, np.random.default_rng(seed))
+
+    rng = np.random.default_rng(seed)
+    fold = _deal_folds(groups, rng)
     losses: dict[tuple[Design, float], float] = {}
     for scores in SCORES:
         design = Design(stages, scores)
@@ -307,14 +368,20 @@ def choose_design(questions: Questions, seed: int = 13) -> tuple[Design, float]:
                 rest = fold != number
                 model = fit(design, features[rest], present[rest], penalty)
                 shares[~rest] = model.probabilities(features[~rest])
+
             of_truth = np.where(present, shares, 1 - shares)
-            log_losses = -np.log(np.clip(of_truth, 1e-12, None))
-            losses[design, penalty] = round(float(log_losses.mean()), 12)
+            bounded = np.clip(of_truth, 1e-12, None)
+            log_losses = -np.log(bounded)
+            mean = float(log_losses.mean())
+            losses[design, penalty] = round(mean, 12)
     return min(losses, key=lambda setting: losses[setting])
 
 
 def calibrate(
-    engine: Engine, dataset: Dataset, seed: int = 13, missing: Sequence[Claim] = ()
+    engine: Engine,
+    dataset: Dataset,
+    seed: int = 13,
+    missing: Sequence[Claim] = (),
 ) -> AbstainModel:
     """Fit abstention on the claims of a data set whose papers are in the index, and measure it.
 
@@ -324,38 +391,71 @@ def calibrate(
     questions = ask_index(engine, dataset, seed, missing)
     papers = engine.stats().papers
     design, penalty = choose_design(questions, seed)
+    fitted = _fitting_data(questions, dataset, papers)
+
     of_claims, of_posts = np.split(questions.groups, [questions.claims])
-    asked = len(questions.parts[0][0])
-    others = questions.claims - 2 * asked
-    fitted = (
-        f"{asked} claims of {len(np.unique(of_claims[:asked]))} papers of "
-        f"{dataset.name}, {dataset.split}, each with its papers in the index and without, "
-        f"{f'{others} posts whose papers are not there, ' if others else ''}and "
-        f"{len(of_posts)} posts of other topics; the index has {papers} papers"
-    )
     rng = np.random.default_rng(seed)
-    fold = np.concatenate([_deal_folds(groups, rng) for groups in (of_claims, of_posts)])
+    claim_folds = _deal_folds(of_claims, rng)
+    post_folds = _deal_folds(of_posts, rng)
+    fold = np.concatenate([claim_folds, post_folds])
+
     shares = np.empty(len(fold))
     for number in range(FOLDS):
         held_out = fold == number
         model = _fit_model(questions, design, penalty, ~held_out)
         shares[held_out] = questions.shares(model)[held_out]
-    model = _fit_model(questions, design, penalty, np.ones(len(fold), bool))
+
+    all_rows = np.ones(len(fold), bool)
+    model = _fit_model(questions, design, penalty, all_rows)
     tenths = reliability_tenths(shares, questions.present, questions.right)
-    return replace(model, threshold=NOT_HERE, fitted=fitted, papers=papers, tenths=tenths)
+    return replace(
+        model,
+        threshold=NOT_HERE,
+        fitted=fitted,
+        papers=papers,
+        tenths=tenths,
+    )
 
 
-def reliability(engine: Engine, model: AbstainModel, dataset: Dataset) -> tuple[Tenth, ...]:
+def _fitting_data(questions: Questions, dataset: Dataset, papers: int) -> str:
+    """Describe the claims and posts that a model was fitted on."""
+    of_claims, of_posts = np.split(questions.groups, [questions.claims])
+    with_papers, _ = questions.parts[0]
+    asked = len(with_papers)
+    claim_papers = len(np.unique(of_claims[:asked]))
+
+    others = questions.claims - 2 * asked
+    other_posts = ""
+    if others:
+        other_posts = f"{others} posts whose papers are not there, "
+    return (
+        f"{asked} claims of {claim_papers} papers of "
+        f"{dataset.name}, {dataset.split}, each with its papers in the index and without, "
+        f"{other_posts}and "
+        f"{len(of_posts)} posts of other topics; the index has {papers} papers"
+    )
+
+
+def reliability(
+    engine: Engine,
+    model: AbstainModel,
+    dataset: Dataset,
+) -> tuple[Tenth, ...]:
     """Measure an index's abstention on a data set's claims, with and without their papers."""
     questions = ask_index(engine, dataset)
     claims = questions.claims
     shares = questions.shares(model)[:claims]
     judged = np.isfinite(shares)
-    present, right = questions.present[:claims], questions.right[:claims]
+    present = questions.present[:claims]
+    right = questions.right[:claims]
     return reliability_tenths(shares[judged], present[judged], right[judged])
 
 
-def reliability_parts(title: str, tenths: Sequence[Tenth], model: AbstainModel) -> list[Part]:
+def reliability_parts(
+    title: str,
+    tenths: Sequence[Tenth],
+    model: AbstainModel,
+) -> list[Part]:
     """Tabulate the reliability on the claims of `title`, and on held-out parts of the fitting."""
     parts: list[Part] = [
         f"{title}, each once with its papers in the index and once without them, by the "
@@ -364,7 +464,8 @@ def reliability_parts(title: str, tenths: Sequence[Tenth], model: AbstainModel) 
     ]
     if model.tenths:
         head = "On papers and kinds of other posts that it was not fitted on"
-        parts += [f"{head} ({model.fitted}):", reliability_table(model.tenths)]
+        held_out = reliability_table(model.tenths)
+        parts += [f"{head} ({model.fitted}):", held_out]
     return parts
 
 
@@ -377,18 +478,37 @@ def reliability_table(tenths: Sequence[Tenth]) -> TextTable:
         if not row.answers:
             continue
         missing = row.answers - row.here
-        low, high = 0.0, 1.0
+        low = 0.0
+        high = 1.0
         if row.here:
             low = stats.beta.ppf(0.025, row.here, missing + 1)
         if missing:
             high = stats.beta.ppf(0.975, row.here + 1, missing)
-        tenth = f"{number / 10} to {(number + 1) / 10}"
-        bounds = f"{low:.2f} to {high:.2f}"
+
         share = row.here / row.answers
-        first = row.first / row.answers
-        rows.append([tenth, row.answers, row.share, share, share - row.share, bounds, first])
-    columns = ["probability", "posts", "mean", "paper there", "gap", "95 %", "paper first"]
-    return TextTable(columns, rows, numeric=[False, *[True] * 6])
+        rows.append(
+            [
+                f"{number / 10} to {(number + 1) / 10}",
+                row.answers,
+                row.share,
+                share,
+                share - row.share,
+                f"{low:.2f} to {high:.2f}",
+                row.first / row.answers,
+            ]
+        )
+
+    columns = [
+        "probability",
+        "posts",
+        "mean",
+        "paper there",
+        "gap",
+        "95 %",
+        "paper first",
+    ]
+    numeric = [False, *[True] * 6]
+    return TextTable(columns, rows, numeric=numeric)
 
 
 def reliability_line(model: AbstainModel) -> str:
@@ -398,20 +518,25 @@ def reliability_line(model: AbstainModel) -> str:
         "uncertain": (model.threshold, model.sure),
         "found": (model.sure, 1.1),
     }
-    parts = []
+    parts: list[str] = []
     for name, (low, high) in verdicts.items():
         tenth = model.measured(low, high)
         if tenth.answers:
             parts.append(f'{tenth.here} of {tenth.answers} that are "{name}"')
-    return f"held out, the paper was there for {', '.join(parts)}"
+    counts = ", ".join(parts)
+    return f"held out, the paper was there for {counts}"
 
 
 def _fit_model(
-    questions: Questions, design: Design, penalty: float, rows: np.ndarray
+    questions: Questions,
+    design: Design,
+    penalty: float,
+    rows: np.ndarray,
 ) -> AbstainModel:
     """Fit a model of the paper and a model of the topic to the selected rows (bool)."""
     claims = questions.claims
-    claim_rows, post_rows = rows[:claims], rows[claims:]
+    claim_rows = rows[:claims]
+    post_rows = rows[claims:]
     features = questions.features(design)[:claims]
     present = questions.present[:claims]
     model = fit(design, features[claim_rows], present[claim_rows], penalty)
@@ -422,14 +547,18 @@ def _fit_model(
     for post_id, is_fitted in zip(post_ids, post_rows, strict=True):
         if is_fitted:
             # An index without vectors may return nothing.
-            best = run.scores[run.rows(post_id)][:1]
-            usual += (round(float(best.sum()), 6),)
+            own_scores = run.scores[run.rows(post_id)]
+            best = float(own_scores[:1].sum())
+            usual += (round(best, 6),)
+
     topic = Design((LEXICAL, DENSE), 1, of_usual=DENSE, usual=usual)
     topic_features = questions.features(topic)
     places = np.arange(len(rows))
     is_claim = places < claims
+    with_papers, _ = questions.parts[0]
     # A post without its paper in the index may have any topic.
-    known = rows & ((places < 2 * len(questions.parts[0][0])) | ~is_claim)
+    is_indexed = places < 2 * len(with_papers)
+    known = rows & (is_indexed | ~is_claim)
     topic_model = fit(topic, topic_features[known], is_claim[known], PENALTY)
     return replace(model, topic=topic_model)
 
@@ -441,7 +570,10 @@ def _deal_folds(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return folds
 
 
-def _without_sources(result: Result, removed: Mapping[str, frozenset[str]]) -> Result:
+def _without_sources(
+    result: Result,
+    removed: Mapping[str, frozenset[str]],
+) -> Result:
     claims: list[str] = []
     sources: list[str] = []
     scores: list[float] = []
@@ -451,6 +583,10 @@ def _without_sources(result: Result, removed: Mapping[str, frozenset[str]]) -> R
             sources.append(source)
             scores.append(score)
     run = Run.from_rows(
-        claims, sources, scores, claim_ids=result.run.claim_ids, pool=result.run.pool
+        claims,
+        sources,
+        scores,
+        claim_ids=result.run.claim_ids,
+        pool=result.run.pool,
     )
     return replace(result, run=run)

@@ -19,7 +19,9 @@ Findings = tuple[list[str], np.ndarray]
 
 
 def vectors_by_finding(
-    engine: Engine, papers: Mapping[str, Paper], stored: Mapping[str, np.ndarray]
+    engine: Engine,
+    papers: Mapping[str, Paper],
+    stored: Mapping[str, np.ndarray],
 ) -> dict[str, Findings]:
     """List papers' findings with their vectors; encode those that are not `stored`.
 
@@ -27,14 +29,22 @@ def vectors_by_finding(
     """
     if engine.manifest.sentences != SPLIT:
         stored = {}
+
     findings: dict[str, Findings] = {}
     missing: dict[str, list[str]] = {}
     for key, paper in papers.items():
         # Older indexes, and those of benchmarks, contain copyright lines as findings.
         cut = cut_boilerplate(paper)
-        sentences, vectors = finding_sentences(cut), stored.get(key)
+        sentences = finding_sentences(cut)
+        vectors = stored.get(key)
+
         # A paper without a title may consist only of a notice.
-        texts = [text for text in sentences if without_boilerplate(text).strip()]
+        texts: list[str] = []
+        for text in sentences:
+            rest = without_boilerplate(text)
+            if rest.strip():
+                texts.append(text)
+
         is_whole = cut is paper and len(texts) == len(sentences)
         if is_whole and vectors is not None and len(vectors) == len(texts):
             findings[key] = texts, vectors.astype(np.float32)
@@ -42,23 +52,33 @@ def vectors_by_finding(
             missing[key] = texts
         else:
             findings[key] = [], np.empty((0, 0))
-    return findings | _encoded(engine, missing)
+
+    encoded = _encoded(engine, missing)
+    return findings | encoded
 
 
-def _encoded(engine: Engine, missing: Mapping[str, list[str]]) -> dict[str, Findings]:
+def _encoded(
+    engine: Engine,
+    missing: Mapping[str, list[str]],
+) -> dict[str, Findings]:
     distinct: dict[str, int] = {}
     for texts in missing.values():
         for text in texts:
             distinct.setdefault(text, len(distinct))
     if not distinct:
         return {}
+
+    findings: dict[str, Findings] = {}
     try:
         with encoding():
             encoded = engine.encode_papers(list(distinct))
     except UnencodedError as error:
         log.warning("sentences of papers are not quoted: %s", error)
-        return {key: ([], np.empty((0, 0))) for key in missing}
-    findings: dict[str, Findings] = {}
+        for key in missing:
+            findings[key] = [], np.empty((0, 0))
+        return findings
+
     for key, texts in missing.items():
-        findings[key] = texts, encoded[[distinct[text] for text in texts]]
+        rows = [distinct[text] for text in texts]
+        findings[key] = texts, encoded[rows]
     return findings

@@ -45,12 +45,17 @@ def judge(
     """
     if model is None or results.unencoded:
         return Judged()
-    floor, sure = model.threshold, model.sure
+    floor = model.threshold
+    sure = model.sure
     if threshold is not None:
-        floor, sure = threshold, max(sure, threshold)
+        floor = threshold
+        sure = max(sure, threshold)
+
     ids = [claim.id for claim in claims]
     foreign = foreign_ids(claims, engine)
-    shares = model.shares(ids, index_stages(results), foreign)
+    stages = index_stages(results)
+    shares = model.shares(ids, stages, foreign)
+
     reasons: dict[str, str] = {}
     present: dict[str, float] = {}
     for claim, share in zip(claims, shares.tolist(), strict=True):
@@ -62,11 +67,31 @@ def judge(
             reasons[claim.id] = LOW_FOREIGN
         else:
             present[claim.id] = share
-    verdicts = {claim: _verdict(share, floor, sure) for claim, share in present.items()}
-    edges = {"not here": (0.0, floor), "uncertain": (floor, sure), "found": (sure, 1.1)}
-    by_verdict = {name: model.measured(*edge) for name, edge in edges.items()}
-    measured = {name: tenth for name, tenth in by_verdict.items() if tenth.answers}
+
+    verdicts: dict[str, Verdict] = {}
+    for claim_id, share in present.items():
+        verdicts[claim_id] = _verdict(share, floor, sure)
+    measured = _measured_answers(model, floor, sure)
     return Judged(present, verdicts, measured, reasons)
+
+
+def _measured_answers(
+    model: AbstainModel,
+    floor: float,
+    sure: float,
+) -> dict[str, Tenth]:
+    """Count the held-out answers of each verdict that has any."""
+    edges = {
+        "not here": (0.0, floor),
+        "uncertain": (floor, sure),
+        "found": (sure, 1.1),
+    }
+    measured: dict[str, Tenth] = {}
+    for name, (low, high) in edges.items():
+        tenth = model.measured(low, high)
+        if tenth.answers:
+            measured[name] = tenth
+    return measured
 
 
 def _read_language(claim: Claim, engine: Engine) -> str:
@@ -80,4 +105,6 @@ def _read_language(claim: Claim, engine: Engine) -> str:
 def _verdict(share: float, floor: float, sure: float) -> Verdict:
     if share < floor:
         return "not here"
-    return "found" if share >= sure else "uncertain"
+    if share >= sure:
+        return "found"
+    return "uncertain"

@@ -55,23 +55,33 @@ class Mark:
     @classmethod
     def parse(cls, line: bytes) -> Mark:
         """Read a line of a file of marks. Raises ValueError if it is not one."""
-        values = json.loads(line.decode("utf-8"))
+        text = line.decode("utf-8")
+        values = json.loads(text)
         if not isinstance(values, dict):
             raise ValueError("is not a JSON object")
+
         known = {field.name for field in fields(cls)}
         for name in ("post", "paper", "lang"):
             if name not in values:
                 raise ValueError(f"{name} is missing")
+
         for name, value in values.items():
-            is_count = isinstance(value, int) and not isinstance(value, bool)
-            is_right = is_count if name == "version" else isinstance(value, str)
-            if name in known and not is_right and (name, value) != ("paper", None):
+            is_right = isinstance(value, str)
+            if name == "version":
+                is_right = isinstance(value, int) and not isinstance(value, bool)
+            is_wrong = name in known and not is_right
+            if is_wrong and (name, value) != ("paper", None):
                 raise ValueError(f"{name} has a wrong type")
-            if isinstance(value, str) and (reason := text_error(value)):
+            if not isinstance(value, str):
+                continue
+            reason = text_error(value)
+            if reason:
                 raise ValueError(f"{name} {reason}")
+
         if not values["post"].strip():
             raise ValueError("post is empty")
-        return cls(**{name: value for name, value in values.items() if name in known})
+        own_values = {name: value for name, value in values.items() if name in known}
+        return cls(**own_values)
 
 
 @dataclass(frozen=True)
@@ -101,22 +111,31 @@ class MarksFile:
         self.path = path
 
     @classmethod
-    def beside(cls, location: str | Path, store: Path | None = None) -> MarksFile:
+    def beside(
+        cls,
+        location: str | Path,
+        store: Path | None = None,
+    ) -> MarksFile:
         """Return an index's own file: next to its folder, or in the store for a bucket."""
-        if "://" in str(location):
-            name = content_hash(str(location).rstrip("/"))
-            return cls(Store(store).root / "marks" / f"{name}.jsonl")
+        address = str(location)
+        if "://" in address:
+            name = content_hash(address.rstrip("/"))
+            marks_folder = Store(store).root / "marks"
+            return cls(marks_folder / f"{name}.jsonl")
         folder = real_path(location)
-        return cls(folder.with_name(f"{folder.name}.marks.jsonl"))
+        path = folder.with_name(f"{folder.name}.marks.jsonl")
+        return cls(path)
 
     def add(self, mark: Mark) -> None:
         """Append a mark. Raises `UserError`, and writes nothing, if that fails."""
-        line = json.dumps(asdict(mark), ensure_ascii=False).encode("utf-8") + b"\n"
+        text = json.dumps(asdict(mark), ensure_ascii=False)
+        line = text.encode("utf-8") + b"\n"
         try:
             with self._locked() as file:
                 self._append(file, line)
         except OSError as error:
-            raise InputError(self.path, reason=error.strerror or str(error)) from None
+            reason = error.strerror or str(error)
+            raise InputError(self.path, reason=reason) from None
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
@@ -125,7 +144,8 @@ class MarksFile:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
         file = os.open(self.path, flags, 0o666)
         try:
-            if not stat.S_ISREG(os.fstat(file).st_mode):
+            mode = os.fstat(file).st_mode
+            if not stat.S_ISREG(mode):
                 raise InputError(self.path, reason="is not a file")
             fcntl.flock(file, fcntl.LOCK_EX)
             yield file
@@ -160,7 +180,8 @@ class MarksFile:
                         mark = Mark.parse(line)
                     except (ValueError, RecursionError) as error:
                         reason = _reason(error)
-                        damaged.append(Problem(str(self.path), number, None, reason))
+                        problem = Problem(str(self.path), number, None, reason)
+                        damaged.append(problem)
                         continue
                     key = plain_text(mark.post)
                     latest.pop(key, None)
@@ -168,8 +189,11 @@ class MarksFile:
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise InputError(self.path, reason=error.strerror or str(error)) from None
-        return Marks(self.path, tuple(latest.values()), tuple(damaged))
+            reason = error.strerror or str(error)
+            raise InputError(self.path, reason=reason) from None
+
+        marks = tuple(latest.values())
+        return Marks(self.path, marks, tuple(damaged))
 
 
 def _reason(error: Exception) -> str:
@@ -181,19 +205,31 @@ def _reason(error: Exception) -> str:
 
 
 def add_mark(
-    engine: Engine, file: MarksFile, post: str, lang: str, date: str, paper: str | None
+    engine: Engine,
+    file: MarksFile,
+    post: str,
+    lang: str,
+    date: str,
+    paper: str | None,
 ) -> Mark:
     """Mark a post of an index. Raises `UnknownPaper`, or `UserError` if writing fails."""
     if paper is not None and paper not in engine.stamps([paper]):
         raise UnknownPaper(f"{paper[:100]}: no paper of the index has this id")
-    time = datetime.now(UTC).isoformat(timespec="seconds")
-    mark = Mark(_writable(post), paper, lang, date, engine.version, time)
+
+    now = datetime.now(UTC)
+    time = now.isoformat(timespec="seconds")
+    text = _writable(post)
+    mark = Mark(text, paper, lang, date, engine.version, time)
     file.add(mark)
     return mark
 
 
 def add_marks(
-    shards: Shards, file: MarksFile | None, mark: Mark, store: Path | None = None, index: str = ""
+    shards: Shards,
+    file: MarksFile | None,
+    mark: Mark,
+    store: Path | None = None,
+    index: str = "",
 ) -> Mark:
     """Mark a post of several indexes, in one common file or in the file of each.
 
@@ -207,20 +243,30 @@ def add_marks(
     if mark.paper is not None:
         first = _index_with(indexes, mark.paper, index)
         ids |= _copies(indexes, first, mark.paper)
-    time = datetime.now(UTC).isoformat(timespec="seconds")
+
+    now = datetime.now(UTC)
+    time = now.isoformat(timespec="seconds")
     mark = replace(mark, post=_writable(mark.post), time=time)
     version = indexes[first].version
     if file is not None:
-        mark = replace(mark, version=version, index="" if mark.paper is None else first)
+        named = "" if mark.paper is None else first
+        mark = replace(mark, version=version, index=named)
         file.add(mark)
         return mark
+
     for name, engine in indexes.items():
         own = replace(mark, paper=ids[name], version=engine.version)
-        MarksFile.beside(engine.location, store).add(own)
-    return replace(mark, version=version, index=first if mark.paper else "")
+        own_file = MarksFile.beside(engine.location, store)
+        own_file.add(own)
+    named = first if mark.paper else ""
+    return replace(mark, version=version, index=named)
 
 
-def _index_with(indexes: Mapping[str, Engine], paper: str, index: str) -> str:
+def _index_with(
+    indexes: Mapping[str, Engine],
+    paper: str,
+    index: str,
+) -> str:
     """Return the first index with a paper's id.
 
     Raises `UnknownPaper` if there is none, or if the id belongs to another paper in another index.
@@ -228,27 +274,40 @@ def _index_with(indexes: Mapping[str, Engine], paper: str, index: str) -> str:
     names: list[str] = []
     records: list[Identity] = []
     for name, engine in indexes.items():
-        found = engine.fetch([paper]) if index in ("", name) else {}
+        if index not in ("", name):
+            continue
+        found = engine.fetch([paper])
         if paper in found:
+            record = Identity.read(found[paper])
             names.append(name)
-            records.append(Identity.read(found[paper]))
+            records.append(record)
+
     if not names:
         raise UnknownPaper(f"{paper[:100]}: no paper of the indexes has this id")
-    if not all(records[0].common(record) for record in records[1:]):
-        raise UnknownPaper(f"{paper[:100]}: is an id in several indexes: {', '.join(names)}")
+    first, *others = records
+    are_copies = all(first.common(record) for record in others)
+    if not are_copies:
+        listed = ", ".join(names)
+        raise UnknownPaper(f"{paper[:100]}: is an id in several indexes: {listed}")
     return names[0]
 
 
-def _copies(indexes: Mapping[str, Engine], first: str, paper: str) -> dict[str, str]:
+def _copies(
+    indexes: Mapping[str, Engine],
+    first: str,
+    paper: str,
+) -> dict[str, str]:
     """Return a paper's id in each index that has it."""
-    record = Identity.read(indexes[first].fetch([paper])[paper])
+    papers = indexes[first].fetch([paper])
+    record = Identity.read(papers[paper])
     ids = {first: paper}
     for name, engine in indexes.items():
         keys = set(record.keys) if engine.has_keys else None
         if name == first or keys == set():
             continue
         for own in engine.headings(engine.version, keys):
-            if record.common(Identity.read(own)):
+            own_record = Identity.read(own)
+            if record.common(own_record):
                 ids[name] = own.source.id
                 break
     return ids
@@ -256,7 +315,9 @@ def _copies(indexes: Mapping[str, Engine], first: str, paper: str) -> dict[str, 
 
 def _writable(post: str) -> str:
     """Replace unpaired surrogates by ?, and remove NUL."""
-    return post.encode("utf-8", "replace").decode("utf-8").replace("\0", " ")
+    encoded = post.encode("utf-8", "replace")
+    text = encoded.decode("utf-8")
+    return text.replace("\0", " ")
 
 
 def marked_dataset(engine: Engine, marks: Marks) -> tuple[Dataset, int]:
@@ -264,29 +325,46 @@ def marked_dataset(engine: Engine, marks: Marks) -> tuple[Dataset, int]:
 
     The sources are the papers nearest to the posts, which include copies of their papers.
     """
-    named = sorted({mark.paper for mark in marks.marks if mark.paper is not None})
-    there = set(engine.stamps(named))
+    named: set[str] = set()
+    for mark in marks.marks:
+        if mark.paper is not None:
+            named.add(mark.paper)
+    there = set(engine.stamps(sorted(named)))
+
     location = str(engine.location).rstrip("/")
+    own_names = ("", location, PurePath(location).name)
     claims: list[Claim] = []
     for number, mark in enumerate(marks.marks):
-        if mark.index not in ("", location, PurePath(location).name):
+        if mark.index not in own_names:
             continue
+        claim_id = f"mark {number}"
         if mark.paper is None:
-            claims.append(Claim(f"mark {number}", mark.post, mark.lang))
+            claims.append(Claim(claim_id, mark.post, mark.lang))
         elif mark.paper in there:
-            claims.append(Claim(f"mark {number}", mark.post, mark.lang, golds=(mark.paper,)))
-    papers = engine.fetch(sorted({*there, *_nearest_papers(engine, claims)}))
+            golds = (mark.paper,)
+            claims.append(Claim(claim_id, mark.post, mark.lang, golds=golds))
+
+    nearest = _nearest_papers(engine, claims)
+    papers = engine.fetch(sorted(there | nearest))
     sources = tuple(paper.source for paper in papers.values())
-    qrels = Qrels({claim.id: dict.fromkeys(claim.golds, 1) for claim in claims if claim.golds})
+    grades: dict[str, dict[str, int]] = {}
+    for claim in claims:
+        if claim.golds:
+            grades[claim.id] = dict.fromkeys(claim.golds, 1)
+
+    qrels = Qrels(grades)
     dataset = Dataset(tuple(claims), sources, qrels, "marks", marks.path.name)
-    return dataset, len(marks.marks) - len(claims)
+    left_out = len(marks.marks) - len(claims)
+    return dataset, left_out
 
 
 def _nearest_papers(engine: Engine, claims: Sequence[Claim]) -> set[str]:
     found: set[str] = set()
-    if claims:
-        results = engine.find(claims, _NEAREST)
-        for result in (results.lexical, results.dense):
-            for claim in claims:
-                found.update(result.run.sources(claim.id, _NEAREST))
+    if not claims:
+        return found
+    results = engine.find(claims, _NEAREST)
+    for result in (results.lexical, results.dense):
+        for claim in claims:
+            sources = result.run.sources(claim.id, _NEAREST)
+            found.update(sources)
     return found

@@ -26,39 +26,72 @@ class MatchingWords:
     """Match words of posts and papers; the terms of each word are cached."""
 
     def __init__(self, bm25: BM25) -> None:
-        self.bm25, self._analyser = bm25, Analyser(bm25)
+        self.bm25 = bm25
+        self._analyser = Analyser(bm25)
         self._terms: dict[str, list[str]] = {}
 
-    def match(self, claim: Claim, papers: Sequence[Paper]) -> list[Words]:
+    def match(
+        self,
+        claim: Claim,
+        papers: Sequence[Paper],
+    ) -> list[Words]:
         """List the matching words of a claim and of each paper, without repeats, in text order."""
-        own = _words_in(claim.text, claim.translation or "")
-        words_by_paper = [_words_in(p.source.title, p.source.abstract) for p in papers]
+        translation = claim.translation or ""
+        own = _words_in(claim.text, translation)
+        words_by_paper: list[list[str]] = []
+        for paper in papers:
+            source = paper.source
+            words = _words_in(source.title, source.abstract)
+            words_by_paper.append(words)
+
         terms = self._matched_terms([own, *words_by_paper])
-        sought = set(self._analyser.claim(claim))
+        claim_terms = self._analyser.claim(claim)
+        sought = set(claim_terms)
         possible_names = set(name_terms(claim.text))
+
         matches: list[Words] = []
         for paper, words in zip(papers, words_by_paper, strict=True):
-            names = possible_names.intersection(paper_names(paper.source))
-            theirs = [word for word in words if not sought.isdisjoint(terms[word])]
+            source = paper.source
+            names = possible_names.intersection(paper_names(source))
+
+            theirs: list[str] = []
             shared: set[str] = set()
-            for word in theirs:
-                shared.update(terms[word])
+            for word in words:
+                word_terms = terms[word]
+                if not sought.isdisjoint(word_terms):
+                    theirs.append(word)
+                    shared.update(word_terms)
             shared &= sought
-            mine = []
+
+            mine: list[str] = []
             for word in own:
-                if not shared.isdisjoint(terms[word]) or _holds(word, names):
+                shares_term = not shared.isdisjoint(terms[word])
+                if shares_term or _holds(word, names):
                     mine.append(word)
-            for word in _words_in(*paper.source.authors, paper.source.venue):
+
+            byline = _words_in(*source.authors, source.venue)
+            for word in byline:
                 if _holds(word, names):
                     theirs.append(word)
-            matches.append((_distinct_words(mine), _distinct_words(theirs)))
+
+            distinct_mine = _distinct_words(mine)
+            distinct_theirs = _distinct_words(theirs)
+            matches.append((distinct_mine, distinct_theirs))
         return matches
 
-    def _matched_terms(self, texts: Iterable[Iterable[str]]) -> Mapping[str, list[str]]:
+    def _matched_terms(
+        self,
+        texts: Iterable[Iterable[str]],
+    ) -> Mapping[str, list[str]]:
         if len(self._terms) > _MOST_WORDS:
             self._terms.clear()
-        new = list({word for words in texts for word in words} - self._terms.keys())
-        self._terms.update(zip(new, self._analyser.texts(new), strict=True))
+
+        wanted: set[str] = set()
+        for words in texts:
+            wanted.update(words)
+        new = list(wanted - self._terms.keys())
+        new_terms = self._analyser.texts(new)
+        self._terms.update(zip(new, new_terms, strict=True))
         return self._terms
 
 
@@ -66,17 +99,22 @@ def _words_in(*texts: str) -> list[str]:
     """List the distinct words of some texts in text order."""
     words: dict[str, None] = {}
     for text in texts:
-        words.update(dict.fromkeys(WORD.findall(text)))
+        found = WORD.findall(text)
+        words.update(dict.fromkeys(found))
     return list(words)
 
 
 def _holds(word: str, names: set[str]) -> bool:
-    return bool(names) and not names.isdisjoint(plain_words(word))
+    if not names:
+        return False
+    parts = plain_words(word)
+    return not names.isdisjoint(parts)
 
 
 def _distinct_words(words: Iterable[str]) -> tuple[str, ...]:
     """Remove words that differ from an earlier one only in case or invisible characters."""
     first: dict[str, str] = {}
     for word in words:
-        first.setdefault(without_unseen(word).casefold(), word)
+        folded = without_unseen(word).casefold()
+        first.setdefault(folded, word)
     return tuple(first.values())

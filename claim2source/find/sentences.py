@@ -39,36 +39,50 @@ class FoundPapers:
 def several_sentences(claim: Claim) -> list[str]:
     """List the sentences of a post to compare with papers; [] if it has only one."""
     sentences = split_sentences(claim.text)[:_SENTENCES]
-    return sentences if len(sentences) > 1 else []
+    if len(sentences) > 1:
+        return sentences
+    return []
 
 
 def nearest_sentences(
-    engine: Engine, claims: Sequence[Claim], found: FoundPapers
+    engine: Engine,
+    claims: Sequence[Claim],
+    found: FoundPapers,
 ) -> dict[tuple[str, str], tuple[str, str]]:
     """Find each paper's finding nearest to the claim, and the claim's sentence nearest to it.
 
     Both are found by the index's model, among findings with the claim's numbers if there are any.
     Keys are claim and paper.
     """
-    if found.results.unencoded:
+    results = found.results
+    if results.unencoded:
         return {}
+
     papers: dict[str, Paper] = {}
     for ids in found.listed.values():
-        papers.update({key: found.papers[key] for key in ids})
+        for key in ids:
+            papers[key] = found.papers[key]
     findings = vectors_by_finding(engine, papers, found.vectors)
+
     nearest: dict[tuple[str, str], tuple[str, str]] = {}
     for claim in claims:
         sentences = found.sentences[claim.id]
-        own = np.array([found.results.texts[text] for text in sentences])
+        own_vectors = [results.texts[text] for text in sentences]
+        own = np.array(own_vectors)
         for key in found.listed[claim.id]:
             texts, vectors = findings[key]
             if not texts:
                 continue
-            positions = keep_numbers(claim.text, texts, range(len(texts)))
-            scores = vectors[positions] @ found.results.vectors[claim.id]
-            best = positions[int(np.argmax(scores))]
+
+            places = range(len(texts))
+            positions = keep_numbers(claim.text, texts, places)
+            scores = vectors[positions] @ results.vectors[claim.id]
+            first = int(np.argmax(scores))
+            best = positions[first]
+
             sentence = ""
             if len(own):
-                sentence = sentences[int(np.argmax(own @ vectors[best]))]
+                likeness = own @ vectors[best]
+                sentence = sentences[int(np.argmax(likeness))]
             nearest[claim.id, key] = texts[best], sentence
     return nearest

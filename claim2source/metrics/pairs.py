@@ -65,6 +65,7 @@ def compare_pairs(
     index, size = numbered_groups(scores, groups, repeats)
     weights = claim_weights(strata, scores.shape[1])
     sums = group_sums(scores * weights, index, size)
+
     first, second = np.triu_indices(len(sums), 1)
     differences = np.zeros(len(first))
     norms = np.zeros(len(first))
@@ -76,11 +77,24 @@ def compare_pairs(
         gaps[np.abs(gaps) <= rounding] = 0
         end = start + len(gaps)
         differences[start:end] = gaps.sum(axis=1)
-        norms[start:end] = np.sqrt((gaps**2).sum(axis=1))
-        papers = max(papers, int((gaps != 0).sum(axis=1).max(initial=0)))
+        squares = (gaps**2).sum(axis=1)
+        norms[start:end] = np.sqrt(squares)
+        differing = (gaps != 0).sum(axis=1)
+        papers = max(papers, int(differing.max(initial=0)))
         start = end
-    p_values = _step_down(sums, first, second, differences, norms, repeats, seed)
-    least = max(float(np.ldexp(2.0, -min(papers, 1000))), 1 / (repeats + 1))
+
+    p_values = _step_down(
+        sums,
+        first,
+        second,
+        differences,
+        norms,
+        repeats,
+        seed,
+    )
+    halvings = min(papers, 1000)
+    exact = float(np.ldexp(2.0, -halvings))
+    least = max(exact, 1 / (repeats + 1))
     return AllPairs(
         differences=_square(differences, -differences, 0.0, len(sums)),
         p_values=_square(p_values, p_values, 1.0, len(sums)),
@@ -100,7 +114,8 @@ def _step_down(
     seed: int,
 ) -> np.ndarray:
     """Return the corrected p of every pair: [pairs] float64."""
-    inverse = np.divide(1.0, norms, out=np.zeros(len(norms)), where=norms > 0)
+    inverse = np.zeros(len(norms))
+    np.divide(1.0, norms, out=inverse, where=norms > 0)
     observed = np.abs(differences) * inverse
     # A pair is compared with the largest statistic of those that are no clearer than itself.
     order = np.argsort(observed, kind="stable")
@@ -110,24 +125,34 @@ def _step_down(
     threshold = observed[order] - _STEP
     # What all systems share cancels in every difference.
     varying = np.ascontiguousarray((sums - sums.mean(axis=0)).T)
-    varying = varying[np.ptp(sums, axis=0) > 0]
+    is_varying = np.ptp(sums, axis=0) > 0
+    varying = varying[is_varying]
+
     rng = np.random.default_rng(seed)
     count = np.zeros(len(order), dtype=np.int64)
-    for rows in chunks(repeats, max(len(order), *varying.shape)):
+    width = max(len(order), *varying.shape)
+    for rows in chunks(repeats, width):
         signs = rng.integers(0, 2, size=(rows, len(varying)), dtype=np.int8)
         flipped = (2.0 * signs - 1.0) @ varying
         statistic = np.abs(flipped[:, left] - flipped[:, right]) * scale
         largest = np.maximum.accumulate(statistic, axis=1)
-        count += np.count_nonzero(largest >= threshold, axis=0)
+        is_extreme = largest >= threshold
+        count += np.count_nonzero(is_extreme, axis=0)
+
     p_sorted = (count + 1) / (repeats + 1)
     # No pair is clearer than one with a larger statistic.
-    p_sorted = np.maximum.accumulate(p_sorted[::-1])[::-1]
+    from_clearest = np.maximum.accumulate(p_sorted[::-1])
     p_values = np.ones(len(order))
-    p_values[order] = p_sorted
+    p_values[order] = from_clearest[::-1]
     return p_values
 
 
-def _square(upper: np.ndarray, lower: np.ndarray, diagonal: float, size: int) -> np.ndarray:
+def _square(
+    upper: np.ndarray,
+    lower: np.ndarray,
+    diagonal: float,
+    size: int,
+) -> np.ndarray:
     """Fill a matrix from its upper triangle, row by row, and the mirrored lower one."""
     matrix = np.full((size, size), diagonal)
     rows, columns = np.triu_indices(size, 1)
@@ -152,16 +177,22 @@ def tied_groups(separated: np.ndarray) -> list[list[int]]:
     Every system is in one or more of them. Groups with earlier systems come first.
     """
     groups = [frozenset(range(len(separated)))]
-    for one, other in zip(*np.nonzero(np.triu(separated, 1)), strict=True):
+    pairs = np.nonzero(np.triu(separated, 1))
+    for one, other in zip(*pairs, strict=True):
         kept = []
         halves = []
         for group in groups:
             if one in group and other in group:
-                halves += [group - {one}, group - {other}]
+                halves.append(group - {one})
+                halves.append(group - {other})
             else:
                 kept.append(group)
         for half in halves:
-            if not any(half <= group for group in kept):
+            is_covered = any(half <= group for group in kept)
+            if not is_covered:
                 kept.append(half)
         groups = kept
-    return sorted(sorted(int(system) for system in group) for group in groups)
+    members: list[list[int]] = []
+    for group in groups:
+        members.append(sorted(int(system) for system in group))
+    return sorted(members)

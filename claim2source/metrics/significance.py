@@ -46,11 +46,15 @@ class PairedTests:
     groups: int
 
 
-def claim_weights(strata: np.ndarray | None, claims: int) -> np.ndarray:
+def claim_weights(
+    strata: np.ndarray | None,
+    claims: int,
+) -> np.ndarray:
     """Return weights [claims] whose weighted sum is the mean, or the macro average of strata."""
     index, number = _stratified(strata, claims)
     counts = np.bincount(index, minlength=number).astype(np.float64)
-    return 1 / (number * counts[index])
+    own_counts = counts[index]
+    return 1 / (number * own_counts)
 
 
 def paired_randomisation(
@@ -72,9 +76,12 @@ def paired_randomisation(
         raise ValueError(_SHAPES)
     differences = (first - second)[None]
     test = paired_randomisations(differences, groups, repeats=repeats, seed=seed)
-    difference = float(test.differences[0])
-    p_value = float(test.p_values[0])
-    return PairedTest(difference, p_value, test.repeats, test.groups)
+    return PairedTest(
+        difference=float(test.differences[0]),
+        p_value=float(test.p_values[0]),
+        repeats=test.repeats,
+        groups=test.groups,
+    )
 
 
 def paired_randomisations(
@@ -90,24 +97,31 @@ def paired_randomisations(
     """
     values = np.asarray(differences, np.float64)
     index, size = numbered_groups(values, groups, repeats)
-    weights = claim_weights(strata, values.shape[1])
+    claims = values.shape[1]
+    weights = claim_weights(strata, claims)
     sums = group_sums(values * weights, index, size)
     observed = sums.sum(axis=1)
-    rounding = TIE * np.abs(sums).sum(axis=1)
+    magnitudes = np.abs(sums).sum(axis=1)
+    rounding = TIE * magnitudes
     threshold = np.abs(observed) - rounding
     # A group without a difference contributes nothing, whatever its sign.
     differs = sums != 0
-    flipped = np.ascontiguousarray(sums[:, differs.any(axis=0)].T)
+    is_used = differs.any(axis=0)
+    flipped = np.ascontiguousarray(sums[:, is_used].T)
+
     rng = np.random.default_rng(seed)
     count = np.zeros(len(values), dtype=np.int64)
-    for rows in chunks(repeats, max(flipped.shape)):
+    width = max(flipped.shape)
+    for rows in chunks(repeats, width):
         signs = rng.integers(0, 2, size=(rows, len(flipped)), dtype=np.int8)
         statistic = (2.0 * signs - 1.0) @ flipped
         is_extreme = np.abs(statistic) >= threshold
         count += np.count_nonzero(is_extreme, axis=0)
+
     halvings = np.minimum(differs.sum(axis=1), 1000)
     exact = np.ldexp(2.0, -halvings)
-    least = np.maximum(exact, 1 / (repeats + 1))
+    sampled = 1 / (repeats + 1)
+    least = np.maximum(exact, sampled)
     return PairedTests(
         differences=observed,
         p_values=(count + 1) / (repeats + 1),
@@ -123,7 +137,8 @@ def enough_repeats(tests: int, alpha: float = 0.05) -> int:
     Holm multiplies the smallest p by the number of tests, so 1 / (repeats + 1) must be below
     alpha / tests. The result is ten times as large, so that a p at that border is a count of ten.
     """
-    return math.ceil(round(10 * max(tests, 1) / alpha, 6)) - 1
+    wanted = 10 * max(tests, 1) / alpha
+    return math.ceil(round(wanted, 6)) - 1
 
 
 def clustered_t_test(
@@ -141,23 +156,31 @@ def clustered_t_test(
 
     values = np.asarray(differences, np.float64)
     index, size = numbered_groups(values, groups)
-    part, number = _stratified(strata, values.shape[1])
+    claims = values.shape[1]
+    part, number = _stratified(strata, claims)
     unknown = np.full(len(values), np.nan)
     for stratum in range(number):
-        if len(np.unique(index[part == stratum])) < 2:
+        is_in = part == stratum
+        own_groups = np.unique(index[is_in])
+        if len(own_groups) < 2:
             return unknown, unknown.copy()
+
     counts = np.bincount(part, minlength=number)
     means = group_sums(values, part, number) / counts
-    weights = claim_weights(strata, values.shape[1])
+    weights = claim_weights(strata, claims)
     residuals = values - means[:, part]
     errors = group_sums(residuals * weights, index, size)
     squares = (errors**2).sum(axis=1)
-    spread = np.sqrt(size / (size - 1) * squares)
+    freedom = size - 1
+    spread = np.sqrt(size / freedom * squares)
+
     # Because of rounding, a constant difference has a tiny variance.
     largest = np.abs(values).max(axis=1)
     has_spread = spread > TIE * largest
-    t = np.divide(means.mean(axis=1), spread, out=unknown, where=has_spread)
-    p = 2 * stats.t.sf(np.abs(t), size - 1)
+    overall = means.mean(axis=1)
+    t = np.divide(overall, spread, out=unknown, where=has_spread)
+    tail = stats.t.sf(np.abs(t), freedom)
+    p = 2 * tail
     return t, p
 
 
@@ -175,7 +198,8 @@ def standard_errors(
     values = np.asarray(differences, np.float64)
     index, size = numbered_groups(values, groups)
     sums = group_sums(values * weights, index, size)
-    errors: np.ndarray = np.sqrt((sums**2).sum(axis=1))
+    squares = (sums**2).sum(axis=1)
+    errors: np.ndarray = np.sqrt(squares)
     return errors
 
 
@@ -203,8 +227,11 @@ def bootstrap_intervals(
     counts: list[np.ndarray] = []
     for stratum in range(number):
         is_in = part == stratum
-        sums.append(group_sums(scores * is_in, index, size).T)
-        counts.append(np.bincount(index[is_in], minlength=size))
+        own_sums = group_sums(scores * is_in, index, size)
+        sums.append(own_sums.T)
+        own_index = index[is_in]
+        counts.append(np.bincount(own_index, minlength=size))
+
     means: list[np.ndarray] = []
     width = max(size, len(scores))
     for times in draw_groups(size, repeats, seed, width):
@@ -219,7 +246,9 @@ def bootstrap_intervals(
         means.append(total / present[:, None])
     outside = (1 - level) / 2
     limits = [outside, 1 - outside]
-    return np.quantile(np.concatenate(means), limits, axis=0).T
+    samples = np.concatenate(means)
+    bounds = np.quantile(samples, limits, axis=0)
+    return bounds.T
 
 
 def draw_groups(
@@ -235,9 +264,11 @@ def draw_groups(
     rng = np.random.default_rng(seed)
     for rows in chunks(repeats, width):
         indices = rng.integers(0, size, size=(rows, size))
-        indices += np.arange(rows)[:, None] * size
+        offsets = np.arange(rows)[:, None] * size
+        indices += offsets
         times = np.bincount(indices.ravel(), minlength=rows * size)
-        yield times.reshape(rows, size).astype(np.float64)
+        by_repeat = times.reshape(rows, size)
+        yield by_repeat.astype(np.float64)
 
 
 def numbered_groups(
@@ -246,7 +277,9 @@ def numbered_groups(
     repeats: int = 1,
 ) -> tuple[np.ndarray, int]:
     """Check the arguments; return groups renumbered from 0 without gaps, and their number."""
-    if values.ndim != 2 or not values.size or np.shape(groups) != values.shape[-1:]:
+    if values.ndim != 2 or not values.size:
+        raise ValueError(_SHAPES)
+    if np.shape(groups) != values.shape[-1:]:
         raise ValueError(_SHAPES)
     if not np.isfinite(values).all():
         raise ValueError("scores must be finite")
@@ -256,7 +289,10 @@ def numbered_groups(
     return index, len(distinct)
 
 
-def _stratified(strata: np.ndarray | None, claims: int) -> tuple[np.ndarray, int]:
+def _stratified(
+    strata: np.ndarray | None,
+    claims: int,
+) -> tuple[np.ndarray, int]:
     if strata is None:
         return np.zeros(claims, dtype=np.int64), 1
     if np.shape(strata) != (claims,):
@@ -265,15 +301,21 @@ def _stratified(strata: np.ndarray | None, claims: int) -> tuple[np.ndarray, int
     return index, len(distinct)
 
 
-def group_sums(values: np.ndarray, index: np.ndarray, size: int) -> np.ndarray:
+def group_sums(
+    values: np.ndarray,
+    index: np.ndarray,
+    size: int,
+) -> np.ndarray:
     sums: list[np.ndarray] = []
     for row in values:
-        sums.append(np.bincount(index, weights=row, minlength=size))
+        own = np.bincount(index, weights=row, minlength=size)
+        sums.append(own)
     return np.stack(sums)
 
 
 def chunks(repeats: int, width: int) -> Iterator[int]:
     """Split `repeats` into chunks whose [rows, width] doubles stay within `_CHUNK`."""
-    step = max(1, _CHUNK // max(width, 1))
+    most_rows = _CHUNK // max(width, 1)
+    step = max(1, most_rows)
     for start in range(0, repeats, step):
         yield min(step, repeats - start)

@@ -43,7 +43,11 @@ class Window:
     similarities: np.ndarray
     sparse: Lists | None = None
 
-    def lexical(self, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    def lexical(
+        self,
+        rows: np.ndarray,
+        positions: np.ndarray,
+    ) -> np.ndarray:
         """Look up BM25's scores of sources of the lists, float32, NaN if it did not list one.
 
         `rows` [n] are the claims, `positions` [n] the sources.
@@ -54,22 +58,27 @@ class Window:
         keys, listed = self._sparse_keys
         if not len(keys):
             return scores
+
         sources = self.similarities.shape[1]
         wanted = rows.astype(np.int64) * sources + positions
+        last = len(keys) - 1
         places = np.searchsorted(keys, wanted)
-        places = np.minimum(places, len(keys) - 1)
+        places = np.minimum(places, last)
         is_listed = keys[places] == wanted
-        scores[is_listed] = listed[places[is_listed]]
+        listed_places = places[is_listed]
+        scores[is_listed] = listed[listed_places]
         return scores
 
     @cached_property
     def _sparse_keys(self) -> tuple[np.ndarray, np.ndarray]:
         """Return a sorted number for every (claim, source) in BM25's lists, and its score."""
-        assert self.sparse is not None
-        rows, columns = np.nonzero(self.sparse.positions >= 0)
-        positions = self.sparse.positions[rows, columns]
-        scores = self.sparse.scores[rows, columns]
-        keys = rows * self.similarities.shape[1] + positions.astype(np.int64)
+        sparse = self.sparse
+        assert sparse is not None
+        rows, columns = np.nonzero(sparse.positions >= 0)
+        positions = sparse.positions[rows, columns]
+        scores = sparse.scores[rows, columns]
+        sources = self.similarities.shape[1]
+        keys = rows * sources + positions.astype(np.int64)
         order = np.argsort(keys)
         return keys[order], scores[order]
 
@@ -93,19 +102,22 @@ class Candidates:
         depth: int,
         bm25: BM25,
     ) -> None:
-        self.sources = SourceIds([source.id for source in sources])
+        ids = [source.id for source in sources]
+        count = len(sources)
+        self.sources = SourceIds(ids)
         self.vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         self._alpha = alpha
-        self._depth = min(depth, len(sources))
+        self._depth = min(depth, count)
         # One more position, so that the empty entries after a list's end sort last.
-        self._order = np.append(self.sources.order, len(sources))
+        self._order = np.append(self.sources.order, count)
         self._at = np.empty_like(self._order)
         self._at[self._order] = np.arange(len(self._order))
         self._sparse = None
         if alpha > 0:
             self._sparse = BM25Index(sources, bm25)
         # The column of every source in a dense list, by claim; -1: not in it.
-        self._columns = np.full((0, len(sources) + 1), -1, dtype=np.int32)
+        shape = (0, count + 1)
+        self._columns = np.full(shape, -1, dtype=np.int32)
 
     def windows(
         self,
@@ -115,26 +127,32 @@ class Candidates:
         """Yield blocks of claims, in order, with their lists; `vectors` [claims, dimensions]."""
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         sources = max(len(self.sources), 1)
-        limit = max(1, min(BLOCK, CELLS // sources))
-        piece = min(limit, max(1, PIECE // sources))
+        most = min(BLOCK, CELLS // sources)
+        limit = max(1, most)
+        most_ranked = max(1, PIECE // sources)
+        piece = min(limit, most_ranked)
         # A multiple of the piece, so that no piece is small.
         block = limit - limit % piece
         terms = None
         if self._sparse is not None:
             terms = self._sparse.terms(claims)
+
         # Reused: the system would clear new memory for every block first.
-        shape = min(block, len(claims)), len(self.sources)
+        longest_block = min(block, len(claims))
+        shape = (longest_block, len(self.sources))
         buffer = np.empty(shape, np.float32)
         for start in range(0, len(claims), block):
             part = vectors[start : start + block]
-            similarities = np.matmul(part, self.vectors.T, out=buffer[: len(part)])
+            output = buffer[: len(part)]
+            similarities = np.matmul(part, self.vectors.T, out=output)
             for first in range(0, len(similarities), piece):
                 near = similarities[first : first + piece]
-                rows = start + first, start + first + len(near)
-                piece_claims = claims[slice(*rows)]
+                piece_start = start + first
+                piece_end = piece_start + len(near)
+                piece_claims = claims[piece_start:piece_end]
                 piece_terms = None
                 if terms is not None:
-                    piece_terms = terms.part(*rows)
+                    piece_terms = terms.part(piece_start, piece_end)
                 yield piece_claims, self._window(piece_claims, near, piece_terms)
 
     def _window(
@@ -148,13 +166,18 @@ class Candidates:
         if self._sparse is not None:
             top = self._sparse.top(claims, self._depth, terms)
             sparse = Lists(*top)
+
+        # The order of equal scores also holds the two flags.
         positions, scores, in_dense, in_sparse = self._fused(dense, sparse)
         flags = in_dense * 2 + in_sparse
-        keys = sort_keys(scores, self._order[positions] * 4 + flags)
+        order = self._order[positions] * 4 + flags
+        keys = sort_keys(scores, order)
         keys.sort(axis=1)
-        scores, slots = unsorted_keys(keys[:, : self._depth])
+        best_keys = keys[:, : self._depth]
+        scores, slots = unsorted_keys(best_keys)
         slots, flags = np.divmod(slots, 4)
-        positions = np.where(np.isneginf(scores), -1, self._at[slots])
+        is_empty = np.isneginf(scores)
+        positions = np.where(is_empty, -1, self._at[slots])
         return Window(
             positions=positions,
             scores=scores,
@@ -164,20 +187,29 @@ class Candidates:
             sparse=sparse,
         )
 
-    def _dense(self, claims: Sequence[Claim], similarities: np.ndarray) -> Lists:
+    def _dense(
+        self,
+        claims: Sequence[Claim],
+        similarities: np.ndarray,
+    ) -> Lists:
         if not self._depth:
-            nothing = np.empty((len(claims), 0))
-            return Lists(nothing.astype(np.int64), nothing.astype(np.float32))
+            shape = (len(claims), 0)
+            no_positions = np.empty(shape, np.int64)
+            no_scores = np.empty(shape, np.float32)
+            return Lists(no_positions, no_scores)
         most_excluded = max(len(claim.excluded) for claim in claims)
-        deeper = min(self._depth + most_excluded, similarities.shape[1])
+        sources = similarities.shape[1]
+        deeper = min(self._depth + most_excluded, sources)
         floors = top_k_floors(similarities, deeper)
         is_close = similarities >= floors[:, None]
         for row, claim in enumerate(claims):
             if claim.candidates is not None:
+                candidates = self.sources.candidates(claim)
                 is_close[row] = False
-                is_close[row, self.sources.candidates(claim)] = True
+                is_close[row, candidates] = True
             if claim.excluded:
-                is_close[row, self.sources.excluded(claim)] = False
+                excluded = self.sources.excluded(claim)
+                is_close[row, excluded] = False
         order = self._order[:-1]
         top = take_top_rows(similarities, is_close, self._depth, order)
         return Lists(*top)
@@ -193,17 +225,10 @@ class Candidates:
         if sparse is None:
             positions = np.where(is_listed, dense.positions, no_source)
             scores = np.where(is_listed, dense.scores, -np.inf)
-            return positions, scores, is_listed, np.zeros_like(is_listed)
-        if len(self._columns) < len(is_listed):
-            shape = len(is_listed), no_source + 1
-            self._columns = np.full(shape, -1, dtype=np.int32)
-        columns = self._columns[: len(is_listed)]
-        places = np.arange(is_listed.shape[1], dtype=np.int32)
-        np.put_along_axis(columns, dense.positions, places, 1)
-        columns[:, no_source] = -1
-        column = np.take_along_axis(columns, sparse.positions, 1)
-        # Clear only the cells that were written: filling a table of all sources takes longer.
-        np.put_along_axis(columns, dense.positions, np.int32(-1), 1)
+            in_sparse = np.zeros_like(is_listed)
+            return positions, scores, is_listed, in_sparse
+
+        column = self._dense_columns(dense, sparse)
         twice = column >= 0
         single = (sparse.positions >= 0) & ~twice
         in_both = np.zeros_like(is_listed)
@@ -217,9 +242,11 @@ class Candidates:
         columns_of_both = column[twice]
         in_both[rows, columns_of_both] = True
         by_both[rows, columns_of_both] = by_sparse[twice]
+
         positions = np.concatenate([dense.positions, sparse.positions], axis=1)
         fused = np.concatenate([by_both, by_sparse], axis=1)
-        in_dense = np.concatenate([is_listed, np.zeros_like(single)], axis=1)
+        none_dense = np.zeros_like(single)
+        in_dense = np.concatenate([is_listed, none_dense], axis=1)
         in_sparse = np.concatenate([in_both, single], axis=1)
         if is_sparse_alone:
             is_member = in_sparse
@@ -227,10 +254,33 @@ class Candidates:
             is_member = in_dense | in_sparse
             fused *= self._alpha
             width = is_listed.shape[1]
-            fused[:, :width] += (1.0 - self._alpha) * _normalised(dense)
-        scores = np.where(is_member, fused, -np.inf).astype(np.float32)
+            dense_share = 1.0 - self._alpha
+            fused[:, :width] += dense_share * _normalised(dense)
+        scores = np.where(is_member, fused, -np.inf)
+        scores = scores.astype(np.float32)
         positions = np.where(is_member, positions, no_source)
         return positions, scores, in_dense, in_sparse
+
+    def _dense_columns(
+        self,
+        dense: Lists,
+        sparse: Lists,
+    ) -> np.ndarray:
+        """Look up in which columns of the dense lists the sources of BM25's are; -1: in none."""
+        claims = len(dense.positions)
+        depth = dense.positions.shape[1]
+        no_source = len(self.sources)
+        if len(self._columns) < claims:
+            shape = (claims, no_source + 1)
+            self._columns = np.full(shape, -1, dtype=np.int32)
+        columns = self._columns[:claims]
+        places = np.arange(depth, dtype=np.int32)
+        np.put_along_axis(columns, dense.positions, places, 1)
+        columns[:, no_source] = -1
+        column = np.take_along_axis(columns, sparse.positions, 1)
+        # Clear only the cells that were written: filling a table of all sources takes longer.
+        np.put_along_axis(columns, dense.positions, np.int32(-1), 1)
+        return column
 
 
 def _normalised(lists: Lists) -> np.ndarray:
@@ -244,5 +294,6 @@ def _normalised(lists: Lists) -> np.ndarray:
     differs = high > low
     spread = np.where(differs, high - low, 1)
     start = np.where(differs, low, 0)
-    scaled = np.where(differs, (scores - start) / spread, 1.0)
+    shares = (scores - start) / spread
+    scaled = np.where(differs, shares, 1.0)
     return np.where(is_listed, scaled, 0)

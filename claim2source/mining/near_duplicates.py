@@ -21,15 +21,21 @@ _WORDS = re.compile(r"\w+").findall
 
 def distinct_words(text: str) -> frozenset[str]:
     """Split a text into words; ignores case, punctuation, order and Unicode form."""
-    return frozenset(_WORDS(unicodedata.normalize("NFKC", text).casefold()))
+    normalised = unicodedata.normalize("NFKC", text)
+    words = _WORDS(normalised.casefold())
+    return frozenset(words)
 
 
-def jaccard(words: frozenset[str], other_words: frozenset[str]) -> float:
+def jaccard(
+    words: frozenset[str],
+    other_words: frozenset[str],
+) -> float:
     """Compute the share of two texts' words that both contain; 0 if one is empty."""
     shared = len(words & other_words)
     if not shared:
         return 0.0
-    return shared / (len(words) + len(other_words) - shared)
+    distinct = len(words) + len(other_words) - shared
+    return shared / distinct
 
 
 def same_papers(
@@ -48,36 +54,50 @@ def same_papers(
     if max_text is not None:
         abstracts = [distinct_words(source.abstract) for source in sources]
         matches += _similar_pairs(abstracts, max_text)
-    return [(sources[first].id, sources[second].id) for first, second in matches]
+    pairs: list[tuple[str, str]] = []
+    for first, second in matches:
+        first_id = sources[first].id
+        second_id = sources[second].id
+        pairs.append((first_id, second_id))
+    return pairs
 
 
-def _similar_pairs(texts: Sequence[frozenset[str]], threshold: float) -> list[tuple[int, int]]:
+def _similar_pairs(
+    texts: Sequence[frozenset[str]],
+    threshold: float,
+) -> list[tuple[int, int]]:
     """List pairs of texts, by position, with `jaccard` above `threshold`; equal texts once."""
     pairs: list[tuple[int, int]] = []
     first: dict[frozenset[str], int] = {}
     for position, words in enumerate(texts):
         earlier = first.setdefault(words, position)
-        if earlier != position and words and threshold < 1:
+        is_repeated = earlier != position
+        if is_repeated and words and threshold < 1:
             pairs.append((earlier, position))
+
     count: Counter[str] = Counter()
     for words in first:
         count.update(words)
+
     holders: dict[str, list[int]] = {}
     overlap: dict[int, int] = {}
     for words, position in first.items():
         # Texts this similar share at least that many words, hence this many of their rarest.
         shared = int(threshold * len(words) - 1e-9) + 1
-        overlap[position] = min(SHARED_RAREST, shared)
+        own_overlap = min(SHARED_RAREST, shared)
+        overlap[position] = own_overlap
         rarest = sorted(words, key=lambda word: (count[word], word))
-        compared = len(words) - shared + overlap[position]
+        compared = len(words) - shared + own_overlap
         shared_by: Counter[int] = Counter()
         for word in rarest[:compared]:
             listed = holders.setdefault(word, [])
             shared_by.update(listed)
             listed.append(position)
         for earlier, times in shared_by.items():
-            needed = min(overlap[position], overlap[earlier])
-            if times >= needed and jaccard(words, texts[earlier]) > threshold:
+            needed = min(own_overlap, overlap[earlier])
+            if times < needed:
+                continue
+            if jaccard(words, texts[earlier]) > threshold:
                 pairs.append((earlier, position))
     return pairs
 
@@ -108,7 +128,11 @@ class GoldDuplicates:
     `compared` comes from `words_to_compare`, `golds` are positions.
     """
 
-    def __init__(self, compared: Sequence[tuple[float, WordsOf]], golds: Collection[int]) -> None:
+    def __init__(
+        self,
+        compared: Sequence[tuple[float, WordsOf]],
+        golds: Collection[int],
+    ) -> None:
         self._compared: list[tuple[float, WordsOf, set[frozenset[str]]]] = []
         for limit, words_of in compared:
             gold_words = {words_of(gold) for gold in golds}

@@ -53,13 +53,15 @@ def prepare_for_gpu(model: Any) -> Any:
         kind = type(module)
         if not kind.__module__.startswith("transformers.models."):
             continue  # a model's own code may compute something else
-        if kind.__name__ in _NORMS:
+        name = kind.__name__
+        if name in _NORMS:
             module.forward = partial(_norm, module)
-        elif kind.__name__ in _MLPS and module.config.hidden_act == "silu":
+        elif name in _MLPS and module.config.hidden_act == "silu":
             module.forward = partial(_gated, module)
             code: Any = sys.modules[kind.__module__]
-            if not isinstance(code.apply_rotary_pos_emb, partial):
-                code.apply_rotary_pos_emb = partial(_rotated, code.apply_rotary_pos_emb)
+            plain = code.apply_rotary_pos_emb
+            if not isinstance(plain, partial):
+                code.apply_rotary_pos_emb = partial(_rotated, plain)
     return model
 
 
@@ -77,7 +79,8 @@ def fuse_adapters(model: Any) -> None:
 
 def runs_fused(values: Tensor, weight: Tensor) -> bool:
     """Whether a GPU computes with this weight in 16 bits."""
-    return values.is_cuda and weight.dtype in (torch.bfloat16, torch.float16)
+    kinds = (torch.bfloat16, torch.float16)
+    return values.is_cuda and weight.dtype in kinds
 
 
 def _norm(module: Any, hidden: Tensor) -> Tensor:
@@ -85,8 +88,9 @@ def _norm(module: Any, hidden: Tensor) -> Tensor:
     if hidden.dtype != weight.dtype or not runs_fused(hidden, weight):
         output: Tensor = type(module).forward(module, hidden)
         return output
+    epsilon = module.variance_epsilon
     with torch.autocast(hidden.device.type, enabled=False):
-        return functional.rms_norm(hidden, weight.shape, weight, module.variance_epsilon)
+        return functional.rms_norm(hidden, weight.shape, weight, epsilon)
 
 
 def _gated(module: Any, hidden: Tensor) -> Tensor:
@@ -111,15 +115,29 @@ def _rotated(
     **named: Any,
 ) -> tuple[Tensor, Tensor]:
     kernels = liger()
-    if rest or named or kernels is None or not runs_fused(query, key):
-        rotated: tuple[Tensor, Tensor] = plain(query, key, cosines, sines, *rest, **named)
+    has_more = bool(rest or named)
+    if has_more or kernels is None or not runs_fused(query, key):
+        rotated: tuple[Tensor, Tensor] = plain(
+            query,
+            key,
+            cosines,
+            sines,
+            *rest,
+            **named,
+        )
         return rotated
     return kernels.rotate(query, key, cosines, sines)
 
 
-def _adapted(module: Any, values: Tensor, *arguments: Any, **options: Any) -> Tensor:
+def _adapted(
+    module: Any,
+    values: Tensor,
+    *arguments: Any,
+    **options: Any,
+) -> Tensor:
     """Compute W x + B (s A x): add within the last product, scale the narrow matrix."""
-    if arguments or options or not _adds_in_place(module, values):
+    has_more = bool(arguments or options)
+    if has_more or not _adds_in_place(module, values):
         output: Tensor = type(module).forward(module, values, *arguments, **options)
         return output
     base = module.base_layer
@@ -132,12 +150,16 @@ def _adapted(module: Any, values: Tensor, *arguments: Any, **options: Any) -> Te
         scale = module.scaling[name]
         dropout = module.lora_dropout[name]
         drops = not isinstance(dropout, Identity) and dropout.p
-        if not base.weight.requires_grad and not drops:
+        is_frozen = not base.weight.requires_grad
+        if is_frozen and not drops:
             return _Adapted.apply(values, base.weight, base.bias, narrow, wide, scale)  # type: ignore[no-any-return,no-untyped-call]
         result = functional.linear(values, base.weight, base.bias)
-        between = (functional.linear(dropout(values), narrow) * scale).flatten(0, -2)
-        rows = result.view(-1, result.shape[-1])
-        return rows.addmm_(between, wide.t()).view(result.shape)
+        between = functional.linear(dropout(values), narrow)
+        between = (between * scale).flatten(0, -2)
+        width = result.shape[-1]
+        rows = result.view(-1, width)
+        summed = rows.addmm_(between, wide.t())
+        return summed.view(result.shape)
 
 
 def _adds_in_place(module: Any, values: Tensor) -> bool:
@@ -149,7 +171,9 @@ def _adds_in_place(module: Any, values: Tensor) -> bool:
         return False
     kind = values.device.type
     weight = module.base_layer.weight
-    if not torch.is_autocast_enabled(kind) or torch.get_autocast_dtype(kind) != weight.dtype:
+    if not torch.is_autocast_enabled(kind):
+        return False
+    if torch.get_autocast_dtype(kind) != weight.dtype:
         return False
     return runs_fused(values, weight)
 
@@ -168,8 +192,11 @@ class _Adapted(torch.autograd.Function):
         scale: Any,
     ) -> Tensor:
         result = functional.linear(values, weight, bias)
-        between = (functional.linear(values, narrow) * scale).flatten(0, -2)
-        result.view(-1, result.shape[-1]).addmm_(between, wide.t())
+        between = functional.linear(values, narrow)
+        between = (between * scale).flatten(0, -2)
+        width = result.shape[-1]
+        rows = result.view(-1, width)
+        rows.addmm_(between, wide.t())
         ctx.save_for_backward(values, weight, narrow, wide, between)
         ctx.scale = scale
         return result
@@ -183,4 +210,6 @@ class _Adapted(torch.autograd.Function):
         of_input = None
         if ctx.needs_input_grad[0]:
             of_input = (rows @ weight).addmm_(inner, narrow).view(values.shape)
-        return of_input, None, None, inner.t() @ values.flatten(0, -2), rows.t() @ between, None
+        of_narrow = inner.t() @ values.flatten(0, -2)
+        of_wide = rows.t() @ between
+        return of_input, None, None, of_narrow, of_wide, None

@@ -13,10 +13,14 @@ def find_layers(model: torch.nn.Module) -> torch.nn.ModuleList:
     for part in model.modules():
         if isinstance(part, torch.nn.ModuleList):
             lists.append(part)
-    return max(lists, key=len, default=torch.nn.ModuleList())
+    no_layers = torch.nn.ModuleList()
+    return max(lists, key=len, default=no_layers)
 
 
-def linear_layers(model: torch.nn.Module, names: Sequence[str] = ()) -> dict[str, torch.nn.Linear]:
+def linear_layers(
+    model: torch.nn.Module,
+    names: Sequence[str] = (),
+) -> dict[str, torch.nn.Linear]:
     """Find a model's linear layers whose path is, or ends with, one of `names`; none: all.
 
     Without names the pooler's layer is left out.
@@ -28,7 +32,8 @@ def linear_layers(model: torch.nn.Module, names: Sequence[str] = ()) -> dict[str
         if names:
             is_wanted = any(f".{path}".endswith(f".{name}") for name in names)
         else:
-            is_wanted = "pooler" not in path.split(".")
+            parts = path.split(".")
+            is_wanted = "pooler" not in parts
         if is_wanted:
             layers[path] = module
     return layers
@@ -44,5 +49,6 @@ def set_dropout(model: torch.nn.Module, rate: float) -> None:
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = rate
-        if isinstance(getattr(module, "attention_dropout", None), float):
+        attention_rate = getattr(module, "attention_dropout", None)
+        if isinstance(attention_rate, float):
             module.attention_dropout = rate  # type: ignore[assignment]

@@ -68,11 +68,13 @@ class NumpyEncoder:
     def key(self) -> dict[str, object] | None:
         if self.weights is None:
             return None
-        return vector_key(self.weights, self.settings, config_hash(self.config))
+        config = config_hash(self.config)
+        return vector_key(self.weights, self.settings, config)
 
     def token_ids(self, texts: Sequence[str], side: Side) -> list[list[int]]:
         prefix = self.settings.template.prefix(side)
-        encoded = self.tokenizer.encode_batch([prefix + text for text in texts])
+        prefixed = [prefix + text for text in texts]
+        encoded = self.tokenizer.encode_batch(prefixed)
         return [text.ids for text in encoded]
 
     def encode(
@@ -86,23 +88,32 @@ class NumpyEncoder:
         started = time.perf_counter()
         distinct = list(dict.fromkeys(texts))
         ids = self.token_ids(distinct, side)
-        vectors = np.zeros((len(distinct), self.dimensions), np.float32)
-        ends = np.cumsum([len(text) for text in ids])
+        shape = (len(distinct), self.dimensions)
+        vectors = np.zeros(shape, np.float32)
+        lengths = [len(text) for text in ids]
+        ends = np.cumsum(lengths)
         group = (ends - 1) // _TOKENS
         with progress if isinstance(progress, Progress) else Progress(None, None) as bar:
             for number in np.unique(group):
                 rows = np.flatnonzero(group == number)
-                vectors[rows] = self._vectors([ids[row] for row in rows])
+                row_ids = [ids[row] for row in rows]
+                vectors[rows] = self._vectors(row_ids)
                 bar.update(len(rows))
         if not np.isfinite(vectors).all():
             raise UserError("the model returned a vector that is not finite")
+
         row_of = {text: row for row, text in enumerate(distinct)}
         rows_of_texts = [row_of[text] for text in texts]
         seconds = time.perf_counter() - started
         tokens = 0
         if len(ends):
             tokens = int(ends[-1])
-        cost = Cost(seconds, len(texts), peak_memory(), tokens)
+        cost = Cost(
+            seconds,
+            len(texts),
+            peak_memory(),
+            tokens,
+        )
         return vectors[rows_of_texts], cost
 
     def _vectors(self, ids: Sequence[Sequence[int]]) -> np.ndarray:
@@ -113,8 +124,10 @@ class NumpyEncoder:
         positions = np.concatenate([np.arange(length) for length in lengths])
         hidden = self._embed(ids, positions)
         turns = self._turns(positions)
+
         names = self.layout
-        for number in range(self.config["num_hidden_layers"]):
+        layer_count = self.config["num_hidden_layers"]
+        for number in range(layer_count):
             layer = names.layer.format(number)
             heads = self._attention(hidden, layer, bounds, turns)
             attended = self._linear(heads, f"{layer}.{names.attended}")
@@ -128,42 +141,63 @@ class NumpyEncoder:
             hidden = self._norm(hidden + outer, f"{layer}.{names.output_norm}")
         return self._pool(hidden, lengths)
 
-    def _embed(self, ids: Sequence[Sequence[int]], positions: np.ndarray) -> np.ndarray:
+    def _embed(
+        self,
+        ids: Sequence[Sequence[int]],
+        positions: np.ndarray,
+    ) -> np.ndarray:
         """Look up embeddings of tokens and, unless these rotate, of positions: [tokens, width]."""
         rows: list[np.ndarray] = []
         for text in ids:
             for token in text:
-                rows.append(self._table[token : token + 1])
+                row = self._table[token : token + 1]
+                rows.append(row)
         hidden = np.concatenate(rows)
         if not self.layout.rotates:
-            places = np.asarray(self._tensors["embeddings.position_embeddings.weight"])
+            stored_places = self._tensors["embeddings.position_embeddings.weight"]
+            places = np.asarray(stored_places)
             hidden = hidden + places[positions]
-        types = np.asarray(self._tensors["embeddings.token_type_embeddings.weight"])
+        stored_types = self._tensors["embeddings.token_type_embeddings.weight"]
+        types = np.asarray(stored_types)
         return self._norm(hidden + types[0], self.layout.embedding_norm)
 
-    def _turns(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    def _turns(
+        self,
+        positions: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray] | None:
         """Compute cosines and sines [tokens, 1, head width] of rotations; None without rotation."""
         base = rotation_base(self.config)
         if not self.layout.rotates or base is None:
             return None
-        width = int(self.config["hidden_size"]) // int(self.config["num_attention_heads"])
-        speeds = (1 / base ** (np.arange(0, width, 2) / width)).astype(np.float32)
-        angles = positions[:, None].astype(np.float32) * speeds
-        angles = np.concatenate([angles, angles], axis=1)[:, None]
+        hidden_width = int(self.config["hidden_size"])
+        heads = int(self.config["num_attention_heads"])
+        width = hidden_width // heads
+        exponents = np.arange(0, width, 2) / width
+        exact_speeds = 1 / base**exponents
+        speeds = exact_speeds.astype(np.float32)
+        column = positions[:, None]
+        half_angles = column.astype(np.float32) * speeds
+        angles = np.concatenate([half_angles, half_angles], axis=1)
+        angles = angles[:, None]
         return np.cos(angles), np.sin(angles)
 
     def _pool(self, hidden: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
         """Pool the tokens [tokens, width] of each text: vectors [n, dimensions]."""
         pooling = self.settings.pooling
+        ends = np.cumsum(lengths)
         pooled: list[np.ndarray] = []
-        for row in np.split(hidden, np.cumsum(lengths)[:-1]):
+        for row in np.split(hidden, ends[:-1]):
             if pooling == "mean":
                 pooled.append(row.mean(0))
+            elif pooling == "cls":
+                pooled.append(row[0])
             else:
-                pooled.append(row[0] if pooling == "cls" else row[-1])
+                pooled.append(row[-1])
+
         vectors = np.stack(pooled)[:, : self.dimensions]
         if self.settings.normalize:
-            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+            norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+            vectors /= np.maximum(norms, 1e-12)
         return vectors
 
     def _attention(
@@ -173,20 +207,28 @@ class NumpyEncoder:
         bounds: Sequence[tuple[int, int]],
         turns: tuple[np.ndarray, np.ndarray] | None,
     ) -> np.ndarray:
-        shape = (len(hidden), self.config["num_attention_heads"], -1)
-        parts = [self._linear(hidden, f"{layer}.{name}") for name in self.layout.sides]
-        sides = np.split(parts[0], 3, axis=1) if len(parts) == 1 else parts
+        heads = self.config["num_attention_heads"]
+        shape = (len(hidden), heads, -1)
+        sides = [self._linear(hidden, f"{layer}.{name}") for name in self.layout.sides]
+        if len(sides) == 1:
+            sides = np.split(sides[0], 3, axis=1)
         query, key, value = (side.reshape(shape) for side in sides)
         if turns is not None:
-            query = rotate(query, *turns)
-            key = rotate(key, *turns)
-        query = query / np.float32(query.shape[-1] ** 0.5)
+            cosines, sines = turns
+            query = rotate(query, cosines, sines)
+            key = rotate(key, cosines, sines)
+        head_width = query.shape[-1]
+        query = query / np.float32(head_width**0.5)
+
         attended = np.empty_like(value)
-        for a, b in bounds:
-            scores = query[a:b].transpose(1, 0, 2) @ key[a:b].transpose(1, 2, 0)
+        for start, end in bounds:
+            own_query = query[start:end].transpose(1, 0, 2)
+            own_key = key[start:end].transpose(1, 2, 0)
+            own_value = value[start:end].transpose(1, 0, 2)
+            scores = own_query @ own_key
             scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
             scores /= scores.sum(axis=-1, keepdims=True)
-            attended[a:b] = (scores @ value[a:b].transpose(1, 0, 2)).transpose(1, 0, 2)
+            attended[start:end] = (scores @ own_value).transpose(1, 0, 2)
         return attended.reshape(len(hidden), -1)
 
     def _linear(
@@ -195,7 +237,8 @@ class NumpyEncoder:
         name: str,
         then: str = "none",
     ) -> np.ndarray:
-        output: np.ndarray = hidden @ self._tensors[f"{name}.weight"].T
+        weight = self._tensors[f"{name}.weight"]
+        output: np.ndarray = hidden @ weight.T
         if self.layout.biases:
             output += self._tensors[f"{name}.bias"]
         if then == "gelu":
@@ -205,14 +248,22 @@ class NumpyEncoder:
         return output
 
     def _norm(self, hidden: np.ndarray, name: str) -> np.ndarray:
-        centred = hidden - hidden.mean(axis=-1, keepdims=True)
+        epsilon = np.float32(self.config["layer_norm_eps"])
+        weight = self._tensors[f"{name}.weight"]
+        bias = self._tensors[f"{name}.bias"]
+        mean = hidden.mean(axis=-1, keepdims=True)
+        centred = hidden - mean
         variance = np.square(centred).mean(axis=-1, keepdims=True)
-        centred /= np.sqrt(variance + np.float32(self.config["layer_norm_eps"]))
-        scaled: np.ndarray = centred * self._tensors[f"{name}.weight"]
-        return scaled + self._tensors[f"{name}.bias"]
+        centred /= np.sqrt(variance + epsilon)
+        scaled: np.ndarray = centred * weight
+        return scaled + bias
 
 
-def rotate(side: np.ndarray, cosines: np.ndarray, sines: np.ndarray) -> np.ndarray:
+def rotate(
+    side: np.ndarray,
+    cosines: np.ndarray,
+    sines: np.ndarray,
+) -> np.ndarray:
     """Rotate [tokens, heads, width]: the halves of each head are the two axes of a plane."""
     first, second = np.split(side, 2, axis=-1)
     turned: np.ndarray = side * cosines + np.concatenate([-second, first], axis=-1) * sines
@@ -227,7 +278,14 @@ def gelu(x: np.ndarray) -> np.ndarray:
     size = np.abs(x) * np.float32(0.5**0.5)
     t = 1 / (1 + np.float32(0.3275911) * size)
     tail = np.zeros_like(t)
-    for factor in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592):
+    factors = (
+        1.061405429,
+        -1.453152027,
+        1.421413741,
+        -0.284496736,
+        0.254829592,
+    )
+    for factor in factors:
         tail = (tail + np.float32(factor)) * t
     tail *= np.exp(-size * size) / 2
     return x * np.where(x < 0, tail, 1 - tail)
@@ -259,7 +317,8 @@ def load_numpy(
         truncate_dim=settings.truncate_dim,
     )
     length: Any = config["max_position_embeddings"]
-    has_dense = any(module == "Dense" for module, _ in module_folders(folder))
+    folders = module_folders(folder)
+    has_dense = any(module == "Dense" for module, _ in folders)
     is_known = {**layout.fixed, **config} == {**config, **layout.fixed}
     if settings != default or not is_known or has_dense:
         return None
@@ -268,16 +327,19 @@ def load_numpy(
     try:
         if settings.max_length > length and not shorten:
             return None
-        settings = replace(settings, max_length=min(settings.max_length, length))
+        shorter = min(settings.max_length, length)
+        settings = replace(settings, max_length=shorter)
         tokenizer = _tokenizer(folder, settings)
         if tokenizer is None:
             return None
-        with safe_open(folder / "model.safetensors", "np") as file:
+        path = folder / "model.safetensors"
+        with safe_open(path, "np") as file:
             table = file.get_slice(_TABLE)
             weights: dict[str, np.ndarray] = {}
             for name in file.keys():
                 tensor = file.get_slice(name)
-                if name != _TABLE and tensor.get_dtype() == "F32":
+                is_table = name == _TABLE
+                if not is_table and tensor.get_dtype() == "F32":
                     weights[name] = tensor[:]
         encoder = kind(tokenizer, table, weights, config, settings)
         encoder.encode(["a"], "claim")
@@ -293,9 +355,11 @@ def _tokenizer(folder: Path, settings: EncoderSettings) -> Tokenizer | None:
     config: Mapping[str, Any] = read_object(folder / "tokenizer_config.json")
     kind = config.get("tokenizer_class")
     path = folder / "tokenizer.json"
-    if kind not in (*_PLAIN_TOKENIZERS, *_BERT) or not path.is_file():
+    kinds = (*_PLAIN_TOKENIZERS, *_BERT)
+    if kind not in kinds or not path.is_file():
         return None
-    tokenizer: Tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    content = path.read_text(encoding="utf-8")
+    tokenizer: Tokenizer = Tokenizer.from_str(content)
     if kind in _BERT:
         tokenizer.normalizer = normalizers.BertNormalizer(
             handle_chinese_chars=config.get("tokenize_chinese_chars", True),
@@ -304,9 +368,11 @@ def _tokenizer(folder: Path, settings: EncoderSettings) -> Tokenizer | None:
         )
     prefixes = settings.template.claim + settings.template.source
     special = tokenizer.get_added_tokens_decoder().values()
-    if any(token.content in prefixes for token in special) or not tokenizer.encode("").ids:
+    has_special = any(token.content in prefixes for token in special)
+    if has_special or not tokenizer.encode("").ids:
         return None
-    if any(tokenizer.encode("a").type_ids):
+    letter = tokenizer.encode("a")
+    if any(letter.type_ids):
         return None  # types other than 0, which `Encoder` supports
     tokenizer.no_padding()
     tokenizer.enable_truncation(settings.max_length)

@@ -36,20 +36,28 @@ class PrepackedEncoder(NumpyEncoder):
         self._linears: dict[str, tuple[Tensor, Tensor | None]] = {}
         has_operators = all(hasattr(torch.ops.mkldnn, name) for name in _OPERATORS)
         self._packs = torch.backends.mkldnn.is_available() and has_operators
-        for number in range(int(self.config["num_hidden_layers"])):
-            layer = self.layout.layer.format(number)
-            self._pack(layer, [f"{layer}.{side}" for side in self.layout.sides])
-            for name in (self.layout.attended, self.layout.inner, self.layout.gate):
-                if name is not None:
-                    self._pack(f"{layer}.{name}", [f"{layer}.{name}"])
-            outer = f"{layer}.{self.layout.outer}"
+
+        names = self.layout
+        layer_count = int(self.config["num_hidden_layers"])
+        for number in range(layer_count):
+            layer = names.layer.format(number)
+            sides = [f"{layer}.{side}" for side in names.sides]
+            self._pack(layer, sides)
+            for name in (names.attended, names.inner, names.gate):
+                if name is None:
+                    continue
+                linear = f"{layer}.{name}"
+                self._pack(linear, [linear])
+            outer = f"{layer}.{names.outer}"
             self._pack(outer, [outer])
 
     def _pack(self, name: str, parts: Sequence[str]) -> None:
-        weight = torch.cat([self._tensors.pop(f"{part}.weight") for part in parts])
+        weights = [self._tensors.pop(f"{part}.weight") for part in parts]
+        weight = torch.cat(weights)
         bias = None
         if self.layout.biases:
-            bias = torch.cat([self._tensors.pop(f"{part}.bias") for part in parts])
+            biases = [self._tensors.pop(f"{part}.bias") for part in parts]
+            bias = torch.cat(biases)
         if self._packs:
             weight = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
         self._linears[name] = weight, bias
@@ -66,18 +74,25 @@ class PrepackedEncoder(NumpyEncoder):
         turns: tuple[np.ndarray, np.ndarray] | None,
     ) -> np.ndarray:
         heads = int(self.config["num_attention_heads"])
-        joined_sides = self._linear(hidden, layer).reshape(len(hidden), 3, heads, -1)
+        output = self._linear(hidden, layer)
+        joined_sides = output.reshape(len(hidden), 3, heads, -1)
         if turns is not None:
             cosines, sines = (turn[:, None] for turn in turns)
-            joined_sides[:, :2] = rotate(joined_sides[:, :2], cosines, sines)
+            query_and_key = joined_sides[:, :2]
+            joined_sides[:, :2] = rotate(query_and_key, cosines, sines)
+
         sides = torch.from_numpy(joined_sides)
         lengths = [end - start for start, end in bounds]
+        by_side = sides.permute(1, 2, 0, 3)
         attended: list[Tensor] = []
-        for text in sides.permute(1, 2, 0, 3).split(lengths, dim=2):
+        for text in by_side.split(lengths, dim=2):
             query, key, value = text[:, None]
-            attended.append(functional.scaled_dot_product_attention(query, key, value))
+            result = functional.scaled_dot_product_attention(query, key, value)
+            attended.append(result)
+
         joined = torch.cat(attended, dim=2)
-        return joined[0].transpose(0, 1).flatten(1).numpy()
+        by_token = joined[0].transpose(0, 1)
+        return by_token.flatten(1).numpy()
 
     def _linear(
         self,
@@ -89,13 +104,20 @@ class PrepackedEncoder(NumpyEncoder):
         inputs = torch.from_numpy(hidden)
         weight, bias = self._linears[name]
         if self._packs:
-            output = torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, then, [], "none")
-        else:
-            output = functional.linear(inputs, weight, bias)
-            if then == "gelu":
-                output = functional.gelu(output)
-            elif then == "swish":
-                output = functional.silu(output)
+            output = torch.ops.mkldnn._linear_pointwise(
+                inputs,
+                weight,
+                bias,
+                then,
+                [],
+                "none",
+            )
+            return np.asarray(output)
+        output = functional.linear(inputs, weight, bias)
+        if then == "gelu":
+            output = functional.gelu(output)
+        elif then == "swish":
+            output = functional.silu(output)
         return np.asarray(output)
 
     def _norm(self, hidden: np.ndarray, name: str) -> np.ndarray:
@@ -103,4 +125,11 @@ class PrepackedEncoder(NumpyEncoder):
         bias = self._tensors[f"{name}.bias"]
         epsilon = float(self.config["layer_norm_eps"])
         inputs = torch.from_numpy(hidden)
-        return functional.layer_norm(inputs, inputs.shape[1:], weight, bias, epsilon).numpy()
+        normalised = functional.layer_norm(
+            inputs,
+            inputs.shape[1:],
+            weight,
+            bias,
+            epsilon,
+        )
+        return normalised.numpy()

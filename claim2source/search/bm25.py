@@ -35,20 +35,34 @@ from claim2source.text.clean import (
     pipeline_identity,
     without_unseen,
 )
-from claim2source.text.views import claim_parts
+from claim2source.text.views import ClaimPart, claim_parts
 
 if TYPE_CHECKING:
     from claim2source.search.choose import Grid
 
 # bm25s and Stemmer are imported on use: training on mined negatives needs neither.
 Language = Literal["en", "de", "fr", "ar"]
-_STEMMERS = {"en": "english", "de": "german", "fr": "french", "ar": "arabic"}
-_STOP_WORDS = {"en": "STOPWORDS_EN", "de": "STOPWORDS_GERMAN", "fr": "STOPWORDS_FRENCH"}
+_STEMMERS = {
+    "en": "english",
+    "de": "german",
+    "fr": "french",
+    "ar": "arabic",
+}
+_STOP_WORDS = {
+    "en": "STOPWORDS_EN",
+    "de": "STOPWORDS_GERMAN",
+    "fr": "STOPWORDS_FRENCH",
+}
 _OWN_STOP_WORDS = {"ar": STOP_WORDS}
 # Normalises spellings of a word before texts are split into words.
 SPELLERS = {"ar": normalise_arabic}
 # Version of each analysis; increased if the same settings and texts give another run.
-FORMATS = {"terms": 4, "whitespace": 3, "spaces": 3, "lemmas": 3}
+FORMATS = {
+    "terms": 4,
+    "whitespace": 3,
+    "spaces": 3,
+    "lemmas": 3,
+}
 BM25_GRID: Grid = (
     ("title_weight", (1, 2, 3)),
     ("k1", (1.2, 0.9, 1.5, 2.0, 0.6)),
@@ -128,7 +142,10 @@ class BM25(Settings):
         return "title_abstract" if self.abstracts else "title"
 
     def fit(
-        self, val: Dataset, grid: Grid = BM25_GRID, rule: Rule = "one_se"
+        self,
+        val: Dataset,
+        grid: Grid = BM25_GRID,
+        rule: Rule = "one_se",
     ) -> tuple[BM25, Choice]:
         """Choose k1, b and title weight of each analysis of a grid, then one of the analyses.
 
@@ -144,7 +161,8 @@ class BM25(Settings):
             weigh,
         )
 
-        weighing, settings = weigh(val), grid_settings(self, grid)
+        weighing = weigh(val)
+        settings = grid_settings(self, grid)
         claims = [claim for claim in val.claims if claim.golds]
         candidates: dict[BM25, np.ndarray] = {}
         analyses = by_analysis(settings, "k1", "b")
@@ -154,11 +172,15 @@ class BM25(Settings):
             for cell in cells:
                 run = index.reweighted(cell.k1, cell.b).rank(claims, DEPTH, terms)
                 candidates[cell] = weighing.of(run)
-        parts = []
+
+        parts: list[tuple[BM25, Choice]] = []
         for _, cells in by_analysis(settings, "k1", "b", "title_weight"):
             tried = {cell: candidates[cell] for cell in cells}
-            parts.append(choose_from_grid("bm25", tried, grid, weighing, rule))
-        return parts[0] if len(parts) == 1 else settle(parts, candidates, weighing)
+            chosen = choose_from_grid("bm25", tried, grid, weighing, rule)
+            parts.append(chosen)
+        if len(parts) == 1:
+            return parts[0]
+        return settle(parts, candidates, weighing)
 
     def index(self, sources: Sequence[Source]) -> BM25Index:
         """Return the index of these sources; its first search analyses their texts."""
@@ -181,11 +203,14 @@ class BM25Index:
         config: BM25 | None = None,
         store: Store | None = None,
     ) -> None:
-        self.config, sources = config or BM25(), as_sources(sources)
+        self.config = config or BM25()
+        sources = as_sources(sources)
         self.source_ids = [source.id for source in sources]
-        if len(set(self.source_ids)) != len(self.source_ids):
+        distinct_ids = set(self.source_ids)
+        if len(distinct_ids) != len(self.source_ids):
             raise ValueError("a source id repeats")
-        self._sources, self._store = sources, store
+        self._sources = sources
+        self._store = store
         self._analysed: _Analysed | None = None
         self._sources_hash: str | None = None
         self._has_unseen = False
@@ -199,13 +224,17 @@ class BM25Index:
             return Cost()
         started = time.perf_counter()
         self._built()
-        return Cost(time.perf_counter() - started, len(self.source_ids), peak_memory(gpu=False))
+        seconds = time.perf_counter() - started
+        memory = peak_memory(gpu=False)
+        return Cost(seconds, len(self.source_ids), memory)
 
     def _built(self) -> _Analysed:
         if self._analysed is None:
             analysis = make_analysis(self.config)
             counts = analysis.counted_sources(prepared(self._texts(), self.config))
-            self._analysed = _Analysed(SourceIds(self.source_ids), analysis, self._weighed(counts))
+            ids = SourceIds(self.source_ids)
+            postings = self._weighed(counts)
+            self._analysed = _Analysed(ids, analysis, postings)
         return self._analysed
 
     def _texts(self) -> list[str]:
@@ -221,15 +250,22 @@ class BM25Index:
         """Rank the best `k` sources of every claim, or read the stored run."""
         started = time.perf_counter()
         reset_peak_memory()
-        claims, k = as_claims(claims), whole_number(k, "k")
+        claims = as_claims(claims)
+        k = whole_number(k, "k")
 
         def search() -> Result:
             run = self.rank(claims, k)
-            failures = [Failure(c.id, NO_TERM) for c in claims if not run.sources(c.id, 1)]
-            cost = Cost(time.perf_counter() - started, len(claims), peak_memory(gpu=False))
+            failures: list[Failure] = []
+            for claim in claims:
+                if not run.sources(claim.id, 1):
+                    failures.append(Failure(claim.id, NO_TERM))
+            seconds = time.perf_counter() - started
+            memory = peak_memory(gpu=False)
+            cost = Cost(seconds, len(claims), memory)
             return Result(run, failures=tuple(failures), cost=cost)
 
-        return read_or_search(self._store, self._key(claims, k), search)
+        key = self._key(claims, k)
+        return read_or_search(self._store, key, search)
 
     def _key(self, claims: Sequence[Claim], k: int) -> dict[str, Any] | None:
         if self._store is None:
@@ -238,28 +274,37 @@ class BM25Index:
             texts = self._texts()
             self._sources_hash = sources_hash(self._sources, texts)
             self._has_unseen = any(map(has_unseen, texts))
-        form = self.config.claims
         # Stop words depend on the language of each part.
-        claim_texts = [[[p.text, p.language] for p in claim_parts(c, form)] for c in claims]
-        is_changed = self._has_unseen or any(
-            has_unseen(text) for parts in claim_texts for text, _ in parts
-        )
+        claim_texts: list[list[list[str]]] = []
+        is_changed = self._has_unseen
+        for claim in claims:
+            parts = claim_parts(claim, self.config.claims)
+            claim_texts.append([[part.text, part.language] for part in parts])
+            if not is_changed:
+                is_changed = any(has_unseen(part.text) for part in parts)
         # Older stored runs treated such characters as word boundaries.
-        without = {"without": "unseen"} if is_changed and self.config.analysis == "terms" else {}
+        without: dict[str, str] = {}
+        if is_changed and self.config.analysis == "terms":
+            without["without"] = "unseen"
+        settings = asdict(self.config)
+        versions = library_versions(self.config)
+        request = request_key(claims, claim_texts, self._sources_hash, k)
         return {
             "stage": "bm25",
             **without,
-            "bm25": [self.config.format, asdict(self.config)],
-            "versions": library_versions(self.config),
-            **request_key(claims, claim_texts, self._sources_hash, k),
+            "bm25": [self.config.format, settings],
+            "versions": versions,
+            **request,
         }
 
     def reweighted(self, k1: float, b: float) -> BM25Index:
         """Copy the index with another k1 and b, without analysing the sources again."""
-        built, copied = self._built(), copy.copy(self)
+        built = self._built()
+        copied = copy.copy(self)
         copied.config = replace(self.config, k1=k1, b=b)
         counts = built.postings.counts if built.postings else None
-        copied._analysed = replace(built, postings=copied._weighed(counts))
+        postings = copied._weighed(counts)
+        copied._analysed = replace(built, postings=postings)
         return copied
 
     def terms(self, claims: Sequence[Claim]) -> Terms:
@@ -268,21 +313,29 @@ class BM25Index:
         Every part of a claim is analysed with the stop words of its own language.
         """
         analysis = self._built().analysis
-        of_claims = [claim_parts(claim, self.config.claims) for claim in claims]
-        parts = [part for of_claim in of_claims for part in of_claim]
+        parts: list[ClaimPart] = []
+        counts = [0]
+        for claim in claims:
+            own = claim_parts(claim, self.config.claims)
+            parts += own
+            counts.append(len(own))
         groups: dict[str, list[int]] = {}
         for number, part in enumerate(parts):
-            groups.setdefault(part.language, []).append(number)
+            group = groups.setdefault(part.language, [])
+            group.append(number)
+
         ids_of_parts = [np.empty(0, np.int32)] * len(parts)
         for language, numbers in groups.items():
             texts = [parts[number].text for number in numbers]
             texts = prepared_claims(texts, self.config)
-            terms = analysis.claims(texts, get_stop_words(self.config, language))
+            stop_words = get_stop_words(self.config, language)
+            terms = analysis.claims(texts, stop_words)
             for number, ids in zip(numbers, terms.split(), strict=True):
                 ids_of_parts[number] = ids
         joined = Terms.joined(ids_of_parts)
-        ends = np.cumsum([0, *map(len, of_claims)])
-        return Terms(joined.ids, joined.bounds[ends])
+        ends = np.cumsum(counts)
+        bounds = joined.bounds[ends]
+        return Terms(joined.ids, bounds)
 
     def rank(self, claims: Sequence[Claim], k: int, terms: Terms | None = None) -> Run:
         """Rank the best `k` sources that have a term in common with the claim.
@@ -294,54 +347,80 @@ class BM25Index:
         return self._built().ids.run(claims, positions, scores)
 
     def top(
-        self, claims: Sequence[Claim], k: int, terms: Terms | None = None
+        self,
+        claims: Sequence[Claim],
+        k: int,
+        terms: Terms | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Rank as `rank`, to positions (-1: none) and scores, [claims, at most k] each."""
-        built, depth = self._built(), min(k, len(self.source_ids))
-        positions = np.full((len(claims), depth), -1, dtype=np.int64)
-        scores = np.zeros((len(claims), depth), dtype=np.float32)
+        built = self._built()
+        depth = min(k, len(self.source_ids))
+        shape = (len(claims), depth)
+        positions = np.full(shape, -1, dtype=np.int64)
+        scores = np.zeros(shape, dtype=np.float32)
         if built.postings is None or not depth:
             return positions, scores
-        terms = self.terms(claims) if terms is None else terms
+        if terms is None:
+            terms = self.terms(claims)
         block = max(1, _CELLS // len(self.source_ids))
         for start in range(0, len(claims), block):
             rows = slice(start, start + block)
             part = claims[rows]
-            terms_of_block = terms.part(start, start + len(part))
+            end = start + len(part)
+            terms_of_block = terms.part(start, end)
             positions[rows], scores[rows] = _top(
-                built.postings, built.ids, part, terms_of_block, depth
+                built.postings,
+                built.ids,
+                part,
+                terms_of_block,
+                depth,
             )
         return positions, scores
 
 
 def _top(
-    postings: Postings, ids: SourceIds, claims: Sequence[Claim], terms: Terms, depth: int
+    postings: Postings,
+    ids: SourceIds,
+    claims: Sequence[Claim],
+    terms: Terms,
+    depth: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     scores = postings.score_documents(terms)
-    rows_with_candidates = [row for row, claim in enumerate(claims) if claim.candidates is not None]
+    sources = scores.shape[1]
+    rows_with_candidates: list[int] = []
+    for row, claim in enumerate(claims):
+        if claim.candidates is not None:
+            rows_with_candidates.append(row)
     # As many more as may be removed afterwards.
-    matches = postings.matching(terms, scores, depth + max(len(c.excluded) for c in claims))
+    removed = max(len(claim.excluded) for claim in claims)
+    matches = postings.matching(terms, scores, depth + removed)
     if rows_with_candidates:
         # The best of the pool may not be among a claim's candidates.
         texts = terms.split()
         lists = Terms.joined([texts[row] for row in rows_with_candidates])
         matches[rows_with_candidates] = postings.matching(
-            lists, scores[rows_with_candidates], scores.shape[1]
+            lists,
+            scores[rows_with_candidates],
+            sources,
         )
     for row in rows_with_candidates:
-        allowed = np.zeros(scores.shape[1], dtype=bool)
-        allowed[ids.candidates(claims[row])] = True
+        allowed = np.zeros(sources, dtype=bool)
+        candidates = ids.candidates(claims[row])
+        allowed[candidates] = True
         matches[row] &= allowed
     for row, claim in enumerate(claims):
         if claim.excluded:
-            matches[row, ids.excluded(claim)] = False
+            excluded = ids.excluded(claim)
+            matches[row, excluded] = False
     return take_top_rows(scores, matches, depth, ids.order)
 
 
 def library_versions(config: BM25) -> dict[str, str]:
     """Return the versions of the libraries that determine the terms of a text."""
     versions = {name: version(name) for name in ("bm25s", "PyStemmer")}
-    return versions | (pipeline_identity(config.pipeline) if config.analysis == "lemmas" else {})
+    if config.analysis != "lemmas":
+        return versions
+    return versions | pipeline_identity(config.pipeline)
 
 
 def make_analysis(config: BM25, language: str | None = None) -> Analysis:
@@ -350,16 +429,21 @@ def make_analysis(config: BM25, language: str | None = None) -> Analysis:
     Its input must be `prepared`.
     """
     if config.analysis != "terms":
-        return Analysis(True, (), None, at_spaces=config.analysis == "spaces")
+        at_spaces = config.analysis == "spaces"
+        return Analysis(True, (), None, at_spaces=at_spaces)
     stop_words = get_stop_words(config, config.language)
     if language is not None:
         stop_words |= get_stop_words(config, language)
-    return Analysis(False, stop_words, make_stemmer(config), SPELLERS.get(config.language))
+    stemmer = make_stemmer(config)
+    speller = SPELLERS.get(config.language)
+    return Analysis(False, stop_words, stemmer, speller)
 
 
 def make_stemmer(config: BM25) -> Any | None:
     """Make PyStemmer's stemmer of the sources' language; None without stemming."""
-    return make_language_stemmer(config.language) if config.stemmer else None
+    if not config.stemmer:
+        return None
+    return make_language_stemmer(config.language)
 
 
 def make_language_stemmer(language: str) -> Any | None:
@@ -379,7 +463,9 @@ def prepared(texts: list[str], config: BM25) -> list[str]:
     """
     if config.analysis == "lemmas":
         return lemma_texts(texts, config.pipeline)
-    return list(map(_normalise, texts)) if config.analysis == "terms" else texts
+    if config.analysis == "terms":
+        return list(map(_normalise, texts))
+    return texts
 
 
 def _normalise(text: str) -> str:
@@ -404,7 +490,9 @@ def get_stop_words(config: BM25, language: str) -> set[str]:
         return set(_OWN_STOP_WORDS[language])
     if language not in _STOP_WORDS:
         return set()
-    return set(getattr(import_bm25s().stopwords, _STOP_WORDS[language]))
+    name = _STOP_WORDS[language]
+    words = getattr(import_bm25s().stopwords, name)
+    return set(words)
 
 
 def source_text(source: Source, config: BM25) -> str:
@@ -413,7 +501,8 @@ def source_text(source: Source, config: BM25) -> str:
     if config.abstracts:
         parts.append(source.abstract)
     if config.metadata:
-        parts += [source.venue, " ".join(clean_authors(source.authors))]
+        authors = clean_authors(source.authors)
+        parts += [source.venue, " ".join(authors)]
     if config.analysis == "spaces":
         return " ".join(parts)  # the organisers also join an empty title
     return " ".join(part for part in parts if part)
@@ -427,25 +516,37 @@ class Analyser:
 
     @property
     def versions(self) -> Mapping[str, str]:
-        return {"analysis": str(self.config.format), **library_versions(self.config)}
+        return {
+            "analysis": str(self.config.format),
+            **library_versions(self.config),
+        }
 
     def sources(self, sources: Sequence[Source]) -> list[list[str]]:
         """List the terms of each source, in text order, with repeats."""
-        return self.texts([source_text(source, self.config) for source in sources])
+        texts = [source_text(source, self.config) for source in sources]
+        return self.texts(texts)
 
     def texts(self, texts: Sequence[str]) -> list[list[str]]:
-        return _terms(make_analysis(self.config), prepared(list(texts), self.config))
+        analysis = make_analysis(self.config)
+        prepared_texts = prepared(list(texts), self.config)
+        return _terms(analysis, prepared_texts)
 
     def claim(self, claim: Claim) -> list[str]:
         """List the terms of a claim; each part is without the stop words of its own language."""
         terms: list[str] = []
         for part in claim_parts(claim, self.config.claims):
             texts = prepared_claims([part.text], self.config)
-            terms += _terms(make_analysis(self.config, part.language), texts)[0]
+            analysis = make_analysis(self.config, part.language)
+            lists = _terms(analysis, texts)
+            terms += lists[0]
         return terms
 
 
 def _terms(analysis: Analysis, texts: Sequence[str]) -> list[list[str]]:
     terms = analysis.sources(texts)
     names = list(analysis.vocabulary)
-    return [[names[number] for number in ids] for ids in terms.split()]
+    lists: list[list[str]] = []
+    for ids in terms.split():
+        own = [names[number] for number in ids]
+        lists.append(own)
+    return lists

@@ -28,7 +28,10 @@ def sources_hash(sources: Sequence[Source], texts: Sequence[str]) -> str:
 
 
 def request_key(
-    claims: Sequence[Claim], texts: Sequence[Any], sources: str, k: int
+    claims: Sequence[Claim],
+    texts: Sequence[Any],
+    sources: str,
+    k: int,
 ) -> dict[str, Any]:
     """Return the key of a search: the claims by id, text and candidates, `sources_hash`, depth.
 
@@ -36,12 +39,20 @@ def request_key(
     """
     described = []
     for claim, text in zip(claims, texts, strict=True):
-        pool = None if claim.candidates is None else sorted(claim.candidates)
+        pool: list[str] | None = None
+        if claim.candidates is not None:
+            pool = sorted(claim.candidates)
         description = [claim.id, text, pool]
         if claim.excluded:
-            description.append(list(claim.excluded))
+            excluded = list(claim.excluded)
+            description.append(excluded)
         described.append(description)
-    return {"format": _FORMAT, "depth": k, "claims": content_hash(described), "sources": sources}
+    return {
+        "format": _FORMAT,
+        "depth": k,
+        "claims": content_hash(described),
+        "sources": sources,
+    }
 
 
 def read_or_search(
@@ -62,7 +73,8 @@ def read_or_search(
         return _as_result(stored.run, stored.about)
     result = _with_energy(search)
     if is_done is None or is_done(result):
-        store.put_run(key, result.run, _as_values(result))
+        values = _as_values(result)
+        store.put_run(key, result.run, values)
     return result
 
 
@@ -70,34 +82,49 @@ def _with_energy(search: Callable[[], Result]) -> Result:
     meter = EnergyMeter()
     result = search()
     joules = meter.joules()
-    if joules is None or result.cost.joules is not None or result.cost == Cost():
+    if joules is None:
         return result
-    return replace(result, cost=replace(result.cost, joules=joules))
+    cost = result.cost
+    is_measured = cost.joules is not None
+    if is_measured or cost == Cost():
+        return result
+    with_energy = replace(cost, joules=joules)
+    return replace(result, cost=with_energy)
 
 
 def _as_result(run: Run, values: Mapping[str, Any]) -> Result:
     """Make a result from a stored run and its values."""
+    failures: list[Failure] = []
+    for claim, reason in values["failures"]:
+        failures.append(Failure(claim, reason))
+    cost = Cost(**values["cost"])
+    counts = values.get("thinking", ())
+    thinking = [Thinking(**count) for count in counts]
     return Result(
         run,
         notes=values.get("notes", {}),
-        failures=tuple(Failure(claim, reason) for claim, reason in values["failures"]),
-        cost=Cost(**values["cost"]),
+        failures=tuple(failures),
+        cost=cost,
         stored=True,
         details=values.get("details", {}),
-        thinking=tuple(Thinking(**count) for count in values.get("thinking", ())),
+        thinking=tuple(thinking),
     )
 
 
 def _as_values(result: Result) -> dict[str, Any]:
     """Return the stored values of a result besides its run, as JSON values."""
+    failures: list[list[str]] = []
+    for failure in result.failures:
+        failures.append([failure.claim_id, failure.reason])
     values: dict[str, Any] = {
         "cost": asdict(result.cost),
-        "failures": [[failure.claim_id, failure.reason] for failure in result.failures],
+        "failures": failures,
     }
     if result.notes:
         values["notes"] = dict(result.notes)
     if result.details:
-        values["details"] = {claim: dict(detail) for claim, detail in result.details.items()}
+        details = result.details.items()
+        values["details"] = {claim: dict(detail) for claim, detail in details}
     if result.thinking:
         values["thinking"] = [asdict(count) for count in result.thinking]
     return values

@@ -55,31 +55,43 @@ class Weighing:
 
     def of(self, run: Run) -> np.ndarray:
         """Return a run's values of the metric by claim, [claims] float64."""
-        return evaluate(run, self.data.qrels, [self.metric], self.claim_ids)[self.metric]
+        scores = evaluate(run, self.data.qrels, [self.metric], self.claim_ids)
+        return scores[self.metric]
 
     def score(self, values: np.ndarray) -> float:
         """Return the score that settings are chosen by.
 
         It is rounded to 12 digits, so that sums of reciprocal ranks do not depend on their order.
         """
-        return round(float(values @ self.weights), 12)
+        average = float(values @ self.weights)
+        return round(average, 12)
 
     def select_claims(self, claims: np.ndarray) -> Weighing:
         """Return the weighing of some of the claims, bool [claims], with the same weights."""
-        ids = np.array(self.claim_ids, dtype=object)[claims].tolist()
-        weights = self.weights[claims] / self.weights[claims].sum()
-        groups, seen = self.groups[claims], self.seen[claims]
-        return replace(self, claim_ids=tuple(ids), weights=weights, groups=groups, seen=seen)
+        all_ids = np.array(self.claim_ids, dtype=object)
+        ids = all_ids[claims].tolist()
+        weights = self.weights[claims]
+        return replace(
+            self,
+            claim_ids=tuple(ids),
+            weights=weights / weights.sum(),
+            groups=self.groups[claims],
+            seen=self.seen[claims],
+        )
 
     def table(self, values: np.ndarray, part: str | None = None) -> Table:
         """Average by language and `macro`, over all claims or the part `seen` or `unseen`.
 
         A part without claims has no scores.
         """
-        among = None if part is None else self.seen if part == SEEN else ~self.seen
+        among: np.ndarray | None = None
+        if part is not None:
+            among = self.seen if part == SEEN else ~self.seen
         scores = Scores(self.claim_ids, {self.metric: values})
         rows = language_table(scores, self.data.claims, among)
-        return {**rows, MACRO: macro(rows)} if rows else {}
+        if not rows:
+            return {}
+        return {**rows, MACRO: macro(rows)}
 
 
 def weigh(
@@ -95,25 +107,39 @@ def weigh(
     part uses the other. Without a share, or without both parts, a language's claims have equal
     weights. Raises ValueError if no claim has a gold.
     """
-    claims = judged_claims(on.qrels.restricted(claim.id for claim in on.claims))
+    ids = (claim.id for claim in on.claims)
+    judged = on.qrels.restricted(ids)
+    claims = judged_claims(judged)
     if not claims:
         raise ValueError("no claim has a gold")
     of_seen = np.array([claim in seen for claim in claims], dtype=bool)
     has_both_parts = seen_share is not None and of_seen.any() and not of_seen.all()
-    require(seen_share is None or 0 <= seen_share <= 1, "seen_share", seen_share, "0 to 1")
+    is_share = seen_share is None or 0 <= seen_share <= 1
+    require(is_share, "seen_share", seen_share, "0 to 1")
+
     masks = language_masks(on.claims, claims)
     masks_of_part = masks if language == MACRO else {language: masks[language]}
     weights = np.zeros(len(claims))
-    for name in masks_of_part:
-        mask, parts = masks[name], [(masks[name], 1.0)]
-        if has_both_parts and (mask & of_seen).any() and (mask & ~of_seen).any():
+    for mask in masks_of_part.values():
+        seen_part = mask & of_seen
+        unseen_part = mask & ~of_seen
+        parts = [(mask, 1.0)]
+        if has_both_parts and seen_part.any() and unseen_part.any():
             assert seen_share is not None
-            parts = [(mask & of_seen, seen_share), (mask & ~of_seen, 1 - seen_share)]
+            unseen_share = 1 - seen_share
+            parts = [(seen_part, seen_share), (unseen_part, unseen_share)]
         for part, mix in parts:
-            weights[part] = mix / (len(masks_of_part) * part.sum())
+            equal_parts = len(masks_of_part) * part.sum()
+            weights[part] = mix / equal_parts
     groups = gold_groups(on.qrels, claims)
     return Weighing(
-        on, claims, weights, groups, of_seen, seen_share if has_both_parts else None, metric
+        on,
+        claims,
+        weights,
+        groups,
+        of_seen,
+        seen_share if has_both_parts else None,
+        metric,
     )
 
 
@@ -155,30 +181,20 @@ def choose(
     if not candidates:
         raise ValueError(f"{name}: no settings to choose from")
     scores = {setting: weighing.score(values) for setting, values in candidates.items()}
-    top = max(scores.values())
-    best = [setting for setting, score in scores.items() if score == top]
-    error = dict.fromkeys(candidates, 0.0)
-    first = best[0]
-    if by.rule == "best":
-        if by.group is not None:
-            first = _middle_of_group(best, by.group)
-        selected = first
-    else:
-        error = _errors_from_best(candidates, first, weighing)
-        floor = -np.inf if by.floor is None else scores[by.floor]
-        near = _near_best(scores, error, top, floor)
-        selected = _nearest_to_default(near, scores, by.distance)
-        if scores[selected] == top:
-            first = selected
+    selected, best, error = _selected(candidates, scores, weighing, by)
     reason = ""
-    if selected != first:
-        varied = _varied_settings(settings(first), map(settings, candidates))
+    if selected != best:
+        all_settings = map(settings, candidates)
+        varied = _varied_settings(settings(best), all_settings)
+        top = max(scores.values())
         reason = _reason_for_choice(varied, top, scores[selected], error[selected])
     tried: list[Trial] = []
-    for setting, values in candidates.items() if trials else ():
-        table = weighing.table(values) if tables is None else tables[setting]
-        tried.append(Trial(settings(setting), scores[setting], table))
-    return selected, Choice(
+    if trials:
+        for setting, values in candidates.items():
+            table = weighing.table(values) if tables is None else tables[setting]
+            trial = Trial(settings(setting), scores[setting], table)
+            tried.append(trial)
+    choice = Choice(
         name,
         settings(selected),
         float(candidates[selected] @ weighing.weights),
@@ -189,36 +205,70 @@ def choose(
         tried=tuple(tried),
         rule=by.rule,
         seen_share=weighing.seen_share,
-        best=settings(first),
-        best_score=scores[first],
+        best=settings(best),
+        best_score=scores[best],
         error=error[selected],
         compared=len(candidates),
         reason=reason,
     )
+    return selected, choice
+
+
+def _selected(
+    candidates: Mapping[Setting, np.ndarray],
+    scores: Mapping[Setting, float],
+    weighing: Weighing,
+    by: Preference,
+) -> tuple[Setting, Setting, dict[Setting, float]]:
+    """Return the chosen setting, the best one, and all standard errors of differences from it."""
+    top = max(scores.values())
+    best = [setting for setting, score in scores.items() if score == top]
+    first = best[0]
+    if by.rule == "best":
+        if by.group is not None:
+            first = _middle_of_group(best, by.group)
+        no_errors = dict.fromkeys(candidates, 0.0)
+        return first, first, no_errors
+    error = _errors_from_best(candidates, first, weighing)
+    floor = -np.inf if by.floor is None else scores[by.floor]
+    near = _near_best(scores, error, top, floor)
+    selected = _nearest_to_default(near, scores, by.distance)
+    if scores[selected] == top:
+        first = selected
+    return selected, first, error
 
 
 def _middle_of_group(best: Sequence[Setting], group: Callable[[Setting], Any]) -> Setting:
     """Return the middle one of the settings in the first one's group."""
-    members = [setting for setting in best if group(setting) == group(best[0])]
-    return members[len(members) // 2]
+    first_group = group(best[0])
+    members = [setting for setting in best if group(setting) == first_group]
+    middle = len(members) // 2
+    return members[middle]
 
 
 def _errors_from_best(
-    candidates: Mapping[Setting, np.ndarray], best: Setting, weighing: Weighing
+    candidates: Mapping[Setting, np.ndarray],
+    best: Setting,
+    weighing: Weighing,
 ) -> dict[Setting, float]:
     """Compute the standard error of each setting's difference from the best one."""
-    differences = np.stack([candidates[best] - values for values in candidates.values()])
+    best_values = candidates[best]
+    differences = np.stack([best_values - values for values in candidates.values()])
     errors = standard_errors(differences, weighing.groups, weighing.weights)
     return dict(zip(candidates, errors.tolist(), strict=True))
 
 
 def _near_best(
-    scores: Mapping[Setting, float], error: Mapping[Setting, float], top: float, floor: float
+    scores: Mapping[Setting, float],
+    error: Mapping[Setting, float],
+    top: float,
+    floor: float,
 ) -> list[Setting]:
     """List the settings within one standard error of the best score, none below the floor."""
     near = []
     for setting, score in scores.items():
-        if score >= floor and round(top - score - error[setting], 12) <= 0:
+        beyond = top - score - error[setting]
+        if score >= floor and round(beyond, 12) <= 0:
             near.append(setting)
     return near
 
@@ -232,8 +282,9 @@ def _nearest_to_default(
     steps = {setting: float(position) for position, setting in enumerate(scores)}
 
     def rank(setting: Setting) -> tuple[float, float, float]:
-        far = steps[setting] if distance is None else distance(setting)
-        return round(far, 12), -scores[setting], steps[setting]
+        step = steps[setting]
+        far = step if distance is None else distance(setting)
+        return round(far, 12), -scores[setting], step
 
     return min(near, key=rank)
 
@@ -250,7 +301,8 @@ def _varied_settings(best: Settings, others: Iterable[Settings]) -> Settings:
 
 def _reason_for_choice(best: Settings, top: float, score: float, error: float) -> str:
     """Explain the choice of a setting that is not the best; `best` has the differing settings."""
-    changes = ", ".join(f"{key} {_value_text(value)}" for key, value in best.items())
+    texts = [f"{key} {_value_text(value)}" for key, value in best.items()]
+    changes = ", ".join(texts)
     return (
         f"{changes} is best with {top:.4f}; this setting is nearer to the default and has "
         f"{score:.4f}, within one standard error ({error:.4f})"
@@ -258,7 +310,9 @@ def _reason_for_choice(best: Settings, top: float, score: float, error: float) -
 
 
 def _value_text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
 
 
 def choice_score(table: Table) -> float:
@@ -266,7 +320,8 @@ def choice_score(table: Table) -> float:
 
     It is rounded to 12 digits, so that sums of reciprocal ranks do not depend on their order.
     """
-    return round(float(table[MACRO][MAIN_METRIC]), 12)
+    average = table[MACRO][MAIN_METRIC]
+    return round(float(average), 12)
 
 
 def settle(
@@ -281,22 +336,39 @@ def settle(
     depend on a few papers with many claims.
     """
     names = [str(number) for number in range(len(parts))]
-    scores = {name: candidates[setting] for name, (setting, _) in zip(names, parts, strict=True)}
+    scores: dict[str, np.ndarray] = {}
+    for name, (setting, _) in zip(names, parts, strict=True):
+        scores[name] = candidates[setting]
     strata = language_strata(weighing.data.claims, weighing.claim_ids)
     family = Family.against("analyses", names[0], names[1:])
     tested = compare_family(scores, family, weighing.groups, strata)
-    verdicts = ["given", *(comparison.verdict for comparison in tested.comparisons)]
+    verdicts: list[str] = ["given"]
+    for comparison in tested.comparisons:
+        verdicts.append(comparison.verdict)
+
     better = [number for number, verdict in enumerate(verdicts) if verdict == "better"]
-    setting, choice = parts[max(better, key=lambda number: parts[number][1].score, default=0)]
-    trials = []
-    for (_, choice_of_part), verdict in zip(parts, verdicts, strict=True):
-        (trial,) = (
-            t for t in choice_of_part.tried if t.settings.items() <= choice_of_part.settings.items()
-        )
+
+    def score(number: int) -> float:
+        _, own_choice = parts[number]
+        return own_choice.score
+
+    best = max(better, key=score, default=0)
+    setting, choice = parts[best]
+    trials: list[Trial] = []
+    compared = 0
+    for (_, own_choice), verdict in zip(parts, verdicts, strict=True):
+        chosen = own_choice.settings.items()
+        (trial,) = (tried for tried in own_choice.tried if tried.settings.items() <= chosen)
         trials.append(replace(trial, verdict=verdict))
+        compared += own_choice.compared
     note = "an analysis other than the given one is chosen only if a paired test finds it better"
-    compared = sum(choice_of_part.compared for _, choice_of_part in parts)
-    return setting, replace(choice, tried=tuple(trials), compared=compared, note=note)
+    settled = replace(
+        choice,
+        tried=tuple(trials),
+        compared=compared,
+        note=note,
+    )
+    return setting, settled
 
 
 def choose_from_grid(
@@ -314,32 +386,42 @@ def choose_from_grid(
     first = next(iter(candidates))
 
     def distance(setting: object) -> float:
-        return sum(
-            abs(values.index(getattr(setting, name)) - values.index(getattr(first, name)))
-            for name, values in steps.items()
-        )
+        total = 0
+        for key, values in steps.items():
+            own = values.index(getattr(setting, key))
+            default = values.index(getattr(first, key))
+            total += abs(own - default)
+        return total
 
     by = Preference(rule, distance)
     setting, choice = choose(name, candidates, weighing, by=by, trials=True)
-    trials = (
-        replace(trial, settings={name: trial.settings[name] for name in steps}, scores={})
-        for trial in choice.tried
-    )
-    return setting, replace(choice, tried=tuple(trials))
+    trials: list[Trial] = []
+    for trial in choice.tried:
+        varied = {key: trial.settings[key] for key in steps}
+        reduced = replace(trial, settings=varied, scores={})
+        trials.append(reduced)
+    recorded = replace(choice, tried=tuple(trials))
+    return setting, recorded
 
 
 def grid_settings(base: Setting, grid: Grid) -> list[Setting]:
     """List a grid's settings, the default first."""
     names = [name for name, _ in grid]
-    cells = product(*(values for _, values in grid))
-    settings = (replace(base, **dict(zip(names, cell, strict=True))) for cell in cells)  # type: ignore[type-var]
-    return list(dict.fromkeys(settings))
+    lists = [values for _, values in grid]
+    settings: dict[Setting, None] = {}
+    for cell in product(*lists):
+        changes = dict(zip(names, cell, strict=True))
+        setting = replace(base, **changes)  # type: ignore[type-var]
+        settings[setting] = None
+    return list(settings)
 
 
 def by_analysis(settings: Sequence[Setting], *weights: str) -> list[tuple[Setting, list[Setting]]]:
     """Group settings that differ only in these weights: the first and all of each group."""
     groups: dict[str, list[Setting]] = {}
     for setting in settings:
-        values = {k: v for k, v in asdict(setting).items() if k not in weights}  # type: ignore[call-overload]
-        groups.setdefault(repr(values), []).append(setting)
+        all_values = asdict(setting)  # type: ignore[call-overload]
+        values = {key: value for key, value in all_values.items() if key not in weights}
+        group = groups.setdefault(repr(values), [])
+        group.append(setting)
     return [(group[0], group) for group in groups.values()]

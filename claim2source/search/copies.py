@@ -24,7 +24,9 @@ def paper_key(index: int, paper_id: str) -> str:
 def split_key(key: str) -> tuple[int, str]:
     """Return the number of a paper's index, and its id there; -1 if the key names no index."""
     paper_id, sign, number = key.rpartition(_SIGN)
-    return (int(number), paper_id) if sign else (-1, key)
+    if not sign:
+        return -1, key
+    return int(number), paper_id
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,15 @@ class Record:
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> Record:
-        source = Source(row["id"], row["title"], authors=tuple(row["authors"]), date=row["date"])
-        return cls(Identity.read(Paper(source, row["doi"], row["url"])), row["stamp"])
+        source = Source(
+            row["id"],
+            row["title"],
+            authors=tuple(row["authors"]),
+            date=row["date"],
+        )
+        paper = Paper(source, row["doi"], row["url"])
+        identity = Identity.read(paper)
+        return cls(identity, row["stamp"])
 
 
 class Copies:
@@ -55,7 +64,8 @@ class Copies:
             return self._numbers[key]
         index, _ = split_key(key)
         for number in self._same(record):
-            if index not in self._keys[number]:
+            keys = self._keys[number]
+            if index not in keys:
                 self._identities.learn(number, record.identity)
                 break
         else:
@@ -67,8 +77,9 @@ class Copies:
         return number
 
     def _same(self, record: Record) -> Iterator[int]:
-        if record.stamp in self._stamps:
-            yield self._stamps[record.stamp]
+        stamp = record.stamp
+        if stamp in self._stamps:
+            yield self._stamps[stamp]
         for number, _ in self._identities.find(record.identity):
             yield number
 
@@ -76,5 +87,7 @@ class Copies:
         """List the copies of a paper in the order of the indexes."""
         if key not in self._numbers:
             return [key]
-        own = self._keys[self._numbers[key]]
-        return [own[index] for index in sorted(own)]
+        number = self._numbers[key]
+        own = self._keys[number]
+        indexes = sorted(own)
+        return [own[index] for index in indexes]

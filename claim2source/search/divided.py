@@ -39,7 +39,8 @@ REDIVIDE = 2.0
 # 0.95, of as many again as are compared here. More papers' full vectors do not fit into memory.
 QUANTISED = 2_000_000
 REFINED = 20
-_NUMBERS_PER_CODE, _CODE_BITS = 2, 4
+_NUMBERS_PER_CODE = 2
+_CODE_BITS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,36 +62,51 @@ class VectorsInMemory:
         if version == self.version:
             return self
         papers = table.count_rows()
-        width = table.schema.field("vector").type.list_size
+        kind = table.schema.field("vector").type
+        width = kind.list_size
         if papers >= below or 4 * papers * width > _MOST_BYTES:
             return VectorsInMemory(version)
-        query = table.search().select(["vector"]).with_row_id(True)
-        read = query.limit(None).to_arrow()
+
+        query = table.search().select(["vector"])
+        query = query.with_row_id(True).limit(None)
+        read = query.to_arrow()
         rows = read["_rowid"].to_numpy()
-        vectors = read_vectors(read["vector"]).astype(np.float32, copy=False)
-        if (rows[1:] < rows[:-1]).any():
+        stored = read_vectors(read["vector"])
+        vectors = stored.astype(np.float32, copy=False)
+        is_lower = rows[1:] < rows[:-1]
+        if is_lower.any():
             order = np.argsort(rows)
-            rows, vectors = rows[order], vectors[order]
+            rows = rows[order]
+            vectors = vectors[order]
         return VectorsInMemory(version, True, rows, vectors)
 
     def best(
-        self, vector: np.ndarray, k: int, allowed: np.ndarray | None
+        self,
+        vector: np.ndarray,
+        k: int,
+        allowed: np.ndarray | None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Find the best `k` of the `allowed` rows by inner product; ties by row number."""
-        rows, vectors = self.rows, self.vectors
+        rows = self.rows
+        vectors = self.vectors
         if allowed is not None:
             is_allowed = np.isin(rows, allowed, assume_unique=True)
             positions = np.flatnonzero(is_allowed)
-            rows, vectors = rows[positions], vectors[positions]
+            rows = rows[positions]
+            vectors = vectors[positions]
         if not len(rows):
-            return rows, np.empty(0, np.float32)
+            no_scores = np.empty(0, np.float32)
+            return rows, no_scores
+
         # Not by `@`, whose threads take longer than the work.
         scores = np.einsum("nd,d->n", vectors, vector.astype(np.float32))
         lowest = -np.inf
         if k < len(rows):
             lowest = np.partition(scores, -k)[-k]
         candidates = np.flatnonzero(scores >= lowest)
-        order = np.lexsort((rows[candidates], -scores[candidates]))
+        candidate_rows = rows[candidates]
+        candidate_scores = scores[candidates]
+        order = np.lexsort((candidate_rows, -candidate_scores))
         top = candidates[order][:k]
         return rows[top], scores[top]
 
@@ -103,7 +119,11 @@ class VectorTable(PaperTable):
     _in_memory: VectorsInMemory
 
     def dense(
-        self, vector: np.ndarray, k: int, where: Where = EVERYWHERE, exact: bool = False
+        self,
+        vector: np.ndarray,
+        k: int,
+        where: Where = EVERYWHERE,
+        exact: bool = False,
     ) -> Hits:
         """Find the best `k` papers by inner product with a vector [d].
 
@@ -113,16 +133,21 @@ class VectorTable(PaperTable):
             raise UserError(f"{self.location}: the index stores no vectors")
         if k < 1 or where.ids == ():
             return []
-        probes = 0 if exact else self._probes(where)
-        if not probes:
-            with self._with_named_errors():
-                held = self._in_memory.updated(self._table, self.exact_below)
-                self._in_memory = held
-                if held.is_small:
-                    allowed = None
-                    if where != EVERYWHERE:
-                        allowed = row_numbers(self._table, where)
-                    return self._hits(*held.best(vector, k, allowed))
+        probes = 0
+        if not exact:
+            probes = self._probes(where)
+        if probes:
+            return self._nearest(vector, k, where, probes)
+
+        with self._with_named_errors():
+            held = self._in_memory.updated(self._table, self.exact_below)
+            self._in_memory = held
+            if held.is_small:
+                allowed = None
+                if where != EVERYWHERE:
+                    allowed = row_numbers(self._table, where)
+                rows, scores = held.best(vector, k, allowed)
+                return self._hits(rows, scores)
         return self._nearest(vector, k, where, probes)
 
     def _probes(self, where: Where) -> int:
@@ -133,39 +158,64 @@ class VectorTable(PaperTable):
         condition = expression(where)
         if condition is None:
             return manifest.probes
+
         with self._with_named_errors():
-            remaining = self._table.count_rows(condition.to_sql())
+            statement = condition.to_sql()
+            remaining = self._table.count_rows(statement)
         if remaining < self.exact_below:
             return 0
         # The best k of a tenth of the papers are as far away as the best 10 k of all.
-        probes = round(manifest.probes * manifest.papers / remaining)
-        if probes * manifest.papers >= remaining * manifest.partitions:
+        papers = manifest.papers
+        probes = round(manifest.probes * papers / remaining)
+        if probes * papers >= remaining * manifest.partitions:
             return 0
         return probes
 
-    def _nearest(self, vector: np.ndarray, k: int, where: Where, probes: int) -> Hits:
+    def _nearest(
+        self,
+        vector: np.ndarray,
+        k: int,
+        where: Where,
+        probes: int,
+    ) -> Hits:
         """Search `probes` partitions, and more if they have fewer than k papers; 0: all."""
         with self._with_named_errors():
-            query = self._table.search(vector.astype(np.float32), vector_column_name="vector")
-            query = query.distance_type("dot").limit(k).select(["_distance"])
-            query = filtered(query.with_row_id(True), where)
-            query = query.nprobes(probes) if probes else query.bypass_vector_index()
-            if probes and self.manifest.refined:
-                query = query.refine_factor(self.manifest.refined)
+            sought = vector.astype(np.float32)
+            query = self._table.search(sought, vector_column_name="vector")
+            query = query.distance_type("dot").limit(k)
+            query = query.select(["_distance"]).with_row_id(True)
+            query = filtered(query, where)
+            if probes:
+                query = query.nprobes(probes)
+                if self.manifest.refined:
+                    query = query.refine_factor(self.manifest.refined)
+            else:
+                query = query.bypass_vector_index()
             rows = query.to_arrow()
         partitions = self.manifest.partitions
-        if probes and len(rows) < k and probes < partitions:
-            return self._nearest(vector, k, where, min(2 * probes, partitions))
+        has_too_few = len(rows) < k
+        if probes and has_too_few and probes < partitions:
+            more = min(2 * probes, partitions)
+            return self._nearest(vector, k, where, more)
         # LanceDB's distance is 1 - the inner product.
         scores = 1 - numbers(rows, "_distance")
-        return self._hits(rows["_rowid"].to_numpy(), scores)
+        row_ids = rows["_rowid"].to_numpy()
+        return self._hits(row_ids, scores)
 
-    def _probed(self, queries: np.ndarray, k: int, probes: int, step: int) -> list[np.ndarray]:
+    def _probed(
+        self,
+        queries: np.ndarray,
+        k: int,
+        probes: int,
+        step: int,
+    ) -> list[np.ndarray]:
         """Search with every `step`-th vector [n, d] in one batch; return each one's best scores."""
         queries = queries[::step]
         with self._with_named_errors():
-            query = self._table.search(queries, vector_column_name="vector").distance_type("dot")
-            query = query.limit(k).select(["id", "_distance"]).nprobes(probes)
+            query = self._table.search(queries, vector_column_name="vector")
+            query = query.distance_type("dot").limit(k)
+            query = query.select(["id", "_distance"])
+            query = query.nprobes(probes)
             if self.manifest.refined:
                 query = query.refine_factor(self.manifest.refined)
             table = query.to_arrow()
@@ -175,46 +225,81 @@ class VectorTable(PaperTable):
 
     def vectors(self, where: Where = EVERYWHERE) -> Iterator[np.ndarray]:
         """Yield the vectors of all papers, or of those of a filter, [papers, d] each time."""
-        query = filtered(self._table.search().select(["vector"]), where).limit(None)
+        query = self._table.search().select(["vector"])
+        query = filtered(query, where).limit(None)
         with self._with_named_errors():
             for batch in query.to_batches(8_192):
                 yield read_vectors(batch["vector"])
 
     def _build_partitions(
-        self, papers: int, names: dict[str, str], say: Callable[[str], None]
+        self,
+        papers: int,
+        names: dict[str, str],
+        say: Callable[[str], None],
     ) -> dict[str, Any]:
-        partitions, trained = self.manifest.partitions, self.manifest.trained
+        partitions = self.manifest.partitions
+        trained = self.manifest.trained
         if papers < self.exact_below or self.manifest.encoded_first:
             divided = self._index_names().get("vector")
             if divided is not None:
                 self._table.drop_index(divided)
-            return {"partitions": 0, "probes": 0, "recall": 1.0, "trained": 0, "refined": 0}
+            return {
+                "partitions": 0,
+                "probes": 0,
+                "recall": 1.0,
+                "trained": 0,
+                "refined": 0,
+            }
+
         # A single partition comes from versions before small indexes were kept in memory.
         if "vector" not in names or partitions < 2 or papers > REDIVIDE * trained:
-            partitions, trained = round(papers**0.5), papers
+            partitions = round(papers**0.5)
+            trained = papers
             is_quantised = papers >= self.quantised_from and self._has_codes
+            refined = REFINED if is_quantised else 0
             # Until probes are chosen readers compare all vectors: how they are divided changes.
-            self.note(partitions=0, probes=0, trained=0, refined=REFINED if is_quantised else 0)
+            self.note(partitions=0, probes=0, trained=0, refined=refined)
             self._divide(partitions, is_quantised)
+
+        probes, recall = self._choose_probes(papers, partitions, say)
+        return {
+            "partitions": partitions,
+            "probes": probes,
+            "recall": recall,
+            "trained": trained,
+        }
+
+    def _choose_probes(
+        self,
+        papers: int,
+        partitions: int,
+        say: Callable[[str], None],
+    ) -> tuple[int, float]:
+        """Choose how many partitions to search, and measure their recall on sampled queries."""
         sample = self._draw(papers, GROUP_SIZE * QUERIES, ["vector"])
-        queries = sampled_queries(read_vectors(sample["vector"]))
+        drawn = read_vectors(sample["vector"])
+        queries = sampled_queries(drawn)
         best = best_scores(queries, self.vectors())
         depth = best.shape[1]
         has_codes = self.manifest.refined > 0
         search = partial(self._probed, queries, depth)
         probes, recall = chosen_probes(best, partitions, search, has_codes)
-        wanted = f"{TARGET} of that with all partitions" if has_codes else str(TARGET)
+        wanted = str(TARGET)
+        if has_codes:
+            wanted = f"{TARGET} of that with all partitions"
         say(
             f"{probes} of {partitions} partitions of vectors are searched: recall@{depth} "
             f"{recall:.4f} on {len(queries)} sampled queries (at least {wanted})"
         )
-        return {"partitions": partitions, "probes": probes, "recall": recall, "trained": trained}
+        return probes, recall
 
     @property
     def _has_codes(self) -> bool:
         """Whether codes of vectors of this width fill whole bytes."""
-        codes, rest = divmod(self.manifest.stored_dimensions, _NUMBERS_PER_CODE)
-        return not rest and not codes * _CODE_BITS % 8
+        dimensions = self.manifest.stored_dimensions
+        codes, rest = divmod(dimensions, _NUMBERS_PER_CODE)
+        bits = codes * _CODE_BITS
+        return not rest and not bits % 8
 
     def _divide(self, partitions: int, is_quantised: bool) -> None:
         """Divide the vectors, which are then stored in full or as codes."""
@@ -227,12 +312,13 @@ class VectorTable(PaperTable):
             sample_rate=CENTRE_SAMPLE,
         )
         if is_quantised:
+            codes = self.manifest.stored_dimensions // _NUMBERS_PER_CODE
             config = IvfPq(
                 distance_type="dot",
                 num_partitions=partitions,
                 max_iterations=20,
                 sample_rate=CENTRE_SAMPLE,
-                num_sub_vectors=self.manifest.stored_dimensions // _NUMBERS_PER_CODE,
+                num_sub_vectors=codes,
                 num_bits=_CODE_BITS,
             )
         self._table.create_index("vector", config=config)

@@ -40,48 +40,93 @@ class VectorIndex:
             raise ValueError(f"{len(claims)} claims for {len(vectors)} vectors")
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         depth = min(k, len(self.ids))
-        positions = np.full((len(claims), depth), -1, dtype=np.int64)
-        scores = np.zeros((len(claims), depth), dtype=np.float32)
-        free = [row for row, claim in enumerate(claims) if claim.candidates is None and depth]
-        plain_rows = [row for row in free if not claims[row].excluded]
-        for start in range(0, len(plain_rows), CHUNK):
-            rows = plain_rows[start : start + CHUNK]
-            positions[rows], scores[rows] = self._top(vectors[rows], depth)
+        shape = (len(claims), depth)
+        positions = np.full(shape, -1, dtype=np.int64)
+        scores = np.zeros(shape, dtype=np.float32)
+
+        plain_rows: list[int] = []
+        excluding_rows: list[int] = []
+        candidate_rows: list[int] = []
         for row, claim in enumerate(claims):
-            if claim.candidates is None and claim.excluded and depth:
-                left_out = self.ids.excluded(claim)
-                deeper = min(depth + len(left_out), len(self.ids))
-                (located,), (own,) = self._top(vectors[row : row + 1], deeper)
-                allowed = np.flatnonzero((located >= 0) & ~np.isin(located, left_out))[:depth]
-                positions[row, : len(allowed)], scores[row, : len(allowed)] = (
-                    located[allowed],
-                    own[allowed],
-                )
-            elif claim.candidates is not None:
-                located = self.ids.candidates(claim)
-                own = self.vectors[located] @ vectors[row]
-                positions[row], scores[row] = take_top(own, located, depth, self.ids.order)
+            if claim.candidates is not None:
+                candidate_rows.append(row)
+            elif claim.excluded:
+                excluding_rows.append(row)
+            else:
+                plain_rows.append(row)
+
+        if depth:
+            for start in range(0, len(plain_rows), CHUNK):
+                rows = plain_rows[start : start + CHUNK]
+                positions[rows], scores[rows] = self._top(vectors[rows], depth)
+            for row in excluding_rows:
+                one_vector = vectors[row : row + 1]
+                claim = claims[row]
+                located, own = self._top_allowed(claim, one_vector, depth)
+                count = len(located)
+                positions[row, :count] = located
+                scores[row, :count] = own
+        for row in candidate_rows:
+            claim = claims[row]
+            located = self.ids.candidates(claim)
+            own = self.vectors[located] @ vectors[row]
+            positions[row], scores[row] = take_top(own, located, depth, self.ids.order)
         return self.ids.run(claims, positions, scores)
+
+    def _top_allowed(
+        self,
+        claim: Claim,
+        vector: np.ndarray,
+        depth: int,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return positions and scores without a claim's excluded sources, at most `depth` each."""
+        left_out = self.ids.excluded(claim)
+        sought = depth + len(left_out)
+        deeper = min(sought, len(self.ids))
+        positions, scores = self._top(vector, deeper)
+        located = positions[0]
+        is_found = located >= 0
+        is_left_out = np.isin(located, left_out)
+        allowed = np.flatnonzero(is_found & ~is_left_out)
+        best = allowed[:depth]
+        own = scores[0]
+        return located[best], own[best]
 
     def _top(self, vectors: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
         """Return positions and scores, [claims, depth] each."""
         # One more than requested shows if FAISS cuts through a tie, which ids then break.
         deeper = min(depth + 1, len(self.ids))
         scores, positions = self._search(vectors, deeper)
-        for row in np.flatnonzero(scores[:, depth - 1] == scores[:, -1]) if deeper > depth else ():
+        top_positions = positions[:, :depth]
+        top_scores = scores[:, :depth]
+        if deeper == depth:
+            return top_positions, top_scores
+
+        last_scores = scores[:, depth - 1]
+        next_scores = scores[:, -1]
+        is_cut_tie = last_scores == next_scores
+        for row in np.flatnonzero(is_cut_tie):
             # Another call may round differently: all of a claim's scores come from one call.
-            all_scores, ranked = self._search(vectors[row : row + 1], len(self.ids))
-            positions[row, :depth], scores[row, :depth] = take_top(
-                all_scores[0], ranked[0], depth, self.ids.order
-            )
-        return positions[:, :depth], scores[:, :depth]
+            one_vector = vectors[row : row + 1]
+            all_scores, ranked = self._search(one_vector, len(self.ids))
+            own = all_scores[0]
+            located = ranked[0]
+            best, best_scores = take_top(own, located, depth, self.ids.order)
+            top_positions[row] = best
+            top_scores[row] = best_scores
+        return top_positions, top_scores
 
     def _search(self, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         if self._on_gpu is not None and k <= GPU_DEPTH:
             return self._on_gpu.search(vectors, k)
         import faiss
 
-        return faiss.knn(vectors, self.vectors, k, metric=faiss.METRIC_INNER_PRODUCT)
+        return faiss.knn(
+            vectors,
+            self.vectors,
+            k,
+            metric=faiss.METRIC_INNER_PRODUCT,
+        )
 
 
 def on_gpu(vectors: np.ndarray) -> Any | None:
@@ -90,6 +135,8 @@ def on_gpu(vectors: np.ndarray) -> Any | None:
 
     if not faiss.get_num_gpus():
         return None
-    exact = faiss.IndexFlatIP(vectors.shape[1])
+    dimensions = vectors.shape[1]
+    exact = faiss.IndexFlatIP(dimensions)
     exact.add(vectors)
-    return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, exact)
+    resources = faiss.StandardGpuResources()
+    return faiss.index_cpu_to_gpu(resources, 0, exact)

@@ -86,11 +86,19 @@ class Fielded(Settings):
         Every claim is ranked among its own candidates, independently of other claims: `scored`
         caches its values for all settings, for choices on other subsets of the claims.
         """
-        weighing, settings = weigh(val, metric=MAP), grid_settings(self, grid)
-        scored = {} if scored is None else scored
-        claims = [c for c in val.claims if c.id in weighing.claim_ids and c.id not in scored]
-        scored |= _fielded_scores(claims, val, settings) if claims else {}
-        values = np.stack([scored[claim] for claim in weighing.claim_ids], axis=1)
+        weighing = weigh(val, metric=MAP)
+        settings = grid_settings(self, grid)
+        if scored is None:
+            scored = {}
+        claims: list[Claim] = []
+        for claim in val.claims:
+            is_weighed = claim.id in weighing.claim_ids
+            if is_weighed and claim.id not in scored:
+                claims.append(claim)
+        if claims:
+            scored |= _fielded_scores(claims, val, settings)
+        rows = [scored[claim_id] for claim_id in weighing.claim_ids]
+        values = np.stack(rows, axis=1)
         candidates = dict(zip(settings, values, strict=True))
         return choose_from_grid("fielded BM25", candidates, grid, weighing, rule)
 
@@ -117,7 +125,8 @@ class FieldedIndex:
 
     def __init__(self, sources: Sequence[Source], config: Fielded | None = None) -> None:
         self.config = config or Fielded()
-        self.sources: Mapping[str, Source] = {source.id: source for source in as_sources(sources)}
+        tweets = as_sources(sources)
+        self.sources: Mapping[str, Source] = {source.id: source for source in tweets}
 
     def timeline(self, claim: Claim) -> Timeline:
         """Index a claim's candidates."""
@@ -127,97 +136,141 @@ class FieldedIndex:
         return Timeline(own, self.config, language)
 
     def search(self, claims: Claims, k: int = 100) -> Result:
-        started, claims, k = time.perf_counter(), as_claims(claims), whole_number(k, "k")
+        started = time.perf_counter()
+        claims = as_claims(claims)
+        k = whole_number(k, "k")
         reset_peak_memory()
         lists = {claim.id: self.timeline(claim).search(claim, k) for claim in claims}
-        failures = tuple(
-            Failure(claim, NO_TERM) for claim, ranked_sources in lists.items() if not ranked_sources
-        )
-        cost = Cost(time.perf_counter() - started, len(lists), peak_memory(gpu=False))
-        return Result(Run.from_lists(lists), failures=failures, cost=cost)
+        failures: list[Failure] = []
+        for claim_id, ranked_sources in lists.items():
+            if not ranked_sources:
+                failure = Failure(claim_id, NO_TERM)
+                failures.append(failure)
+        seconds = time.perf_counter() - started
+        memory = peak_memory(gpu=False)
+        cost = Cost(seconds, len(lists), memory)
+        run = Run.from_lists(lists)
+        return Result(run, failures=tuple(failures), cost=cost)
 
 
 class Timeline:
     """Both fields' indexes of some tweets. Raises ValueError on an id that repeats."""
 
     def __init__(
-        self, sources: Sequence[Source], config: Fielded, language: Language = "en"
+        self,
+        sources: Sequence[Source],
+        config: Fielded,
+        language: Language = "en",
     ) -> None:
-        self.config, self.language = config, language
+        self.config = config
+        self.language = language
         self.source_ids = [source.id for source in sources]
-        fields = [self._fields(source.abstract) for source in sources]
-        self.text, self.hashtags = (
-            BM25Index(
-                [
-                    Source(source, abstract=texts[field])
-                    for source, texts in zip(self.source_ids, fields, strict=True)
-                ],
-                config.to_bm25_config(language),
-            )
-            for field in (0, 1)
-        )
+        texts: list[Source] = []
+        hashtags: list[Source] = []
+        for source in sources:
+            text, own_hashtags = self._fields(source.abstract)
+            text_source = Source(source.id, abstract=text)
+            texts.append(text_source)
+            hashtag_source = Source(source.id, abstract=own_hashtags)
+            hashtags.append(hashtag_source)
+        bm25 = config.to_bm25_config(language)
+        self.text = BM25Index(texts, bm25)
+        self.hashtags = BM25Index(hashtags, bm25)
 
     def _fields(self, tweet: str) -> tuple[str, str]:
         # First, because regular expressions end a word or a hashtag at an accent or a vowel sign.
-        spelled = SPELLERS.get(self.language, str)(nfkc(tweet))
+        speller = SPELLERS.get(self.language, str)
+        spelled = speller(nfkc(tweet))
         config = self.config
-        words = config.hashtag_words
-        text, hashtags = tweet_fields(spelled, keep_words=words, shortest=config.shortest)
+        text, hashtags = tweet_fields(
+            spelled,
+            keep_words=config.hashtag_words,
+            shortest=config.shortest,
+        )
         return text, " ".join(hashtags)
 
     def reweighted(self, k1: float, b: float) -> Timeline:
         copied = copy.copy(self)
         copied.config = replace(self.config, k1=k1, b=b)
-        copied.text, copied.hashtags = (
-            field.reweighted(k1, b) for field in (self.text, self.hashtags)
-        )
+        copied.text = self.text.reweighted(k1, b)
+        copied.hashtags = self.hashtags.reweighted(k1, b)
         return copied
 
     def field_scores(self, claim: Claim) -> np.ndarray:
         """Score every source by each field, [2, sources] float64; 0: no term in common."""
         totals = np.zeros((2, len(self.source_ids)))
-        indexes, texts = (self.text, self.hashtags), self._fields(claim.text)
+        indexes = (self.text, self.hashtags)
+        texts = self._fields(claim.text)
         for row, index, text in zip(totals, indexes, texts, strict=True):
-            (positions,), (scores,) = index.top([Claim(claim.id, text, claim.lang)], len(row))
-            row[positions[positions >= 0]] = scores[positions >= 0]
+            query = Claim(claim.id, text, claim.lang)
+            all_positions, all_scores = index.top([query], len(row))
+            positions = all_positions[0]
+            scores = all_scores[0]
+            is_found = positions >= 0
+            found = positions[is_found]
+            row[found] = scores[is_found]
         return totals
 
     def search(self, claim: Claim, k: int) -> list[tuple[str, float]]:
         """Rank the best `k` sources that share a term with the claim, with their scores."""
-        return ranked(self.source_ids, self.field_scores(claim), self.config.boost, k)
+        scores = self.field_scores(claim)
+        return ranked(self.source_ids, scores, self.config.boost, k)
 
 
 def ranked(
-    source_ids: Sequence[str], field_scores: np.ndarray, boost: float, k: int
+    source_ids: Sequence[str],
+    field_scores: np.ndarray,
+    boost: float,
+    k: int,
 ) -> list[tuple[str, float]]:
     """Sum the scores of both fields, [2, sources], and keep the best `k` above 0.
 
     Ties are broken by id, descending, as in a `Run`.
     """
-    scores = (field_scores[0] + boost * field_scores[1]).astype(np.float32)
-    best = sorted(zip(scores.tolist(), source_ids, strict=True), reverse=True)[:k]
+    text_scores = field_scores[0]
+    hashtag_scores = field_scores[1]
+    sums = text_scores + boost * hashtag_scores
+    scores = sums.astype(np.float32)
+    scored = zip(scores.tolist(), source_ids, strict=True)
+    best = sorted(scored, reverse=True)[:k]
     return [(source, score) for score, source in best if score > 0]
 
 
 def _fielded_scores(
-    claims: Sequence[Claim], data: Dataset, settings: Sequence[Fielded]
+    claims: Sequence[Claim],
+    data: Dataset,
+    settings: Sequence[Fielded],
 ) -> dict[str, np.ndarray]:
     """Score all settings: average precision by claim id, [settings] each."""
-    ids, scores_of = [claim.id for claim in claims], dict[Fielded, np.ndarray]()
+    ids = [claim.id for claim in claims]
+    by_setting: dict[Fielded, np.ndarray] = {}
     analyses = by_analysis(settings, "k1", "b", "boost")
     for analysis, cells in track(analyses, "BM25's analyses", len(analyses)):
         index = FieldedIndex(data.sources, analysis)
         timelines = [index.timeline(claim) for claim in claims]
         for weights, boosts in by_analysis(cells, "boost"):
-            scores = [
-                timeline.reweighted(weights.k1, weights.b).field_scores(claim)
-                for timeline, claim in zip(timelines, claims, strict=True)
-            ]
-            for boost in boosts:
-                lists = {
-                    claim: ranked(timeline.source_ids, values_of, boost.boost, DEPTH)
-                    for claim, timeline, values_of in zip(ids, timelines, scores, strict=True)
-                }
-                scores_of[boost] = evaluate(Run.from_lists(lists), data.qrels, [MAP], ids)[MAP]
-    values = np.stack([scores_of[setting] for setting in settings], axis=1)
+            scores: list[np.ndarray] = []
+            for timeline, claim in zip(timelines, claims, strict=True):
+                reweighted = timeline.reweighted(weights.k1, weights.b)
+                own = reweighted.field_scores(claim)
+                scores.append(own)
+            for setting in boosts:
+                run = _boosted_run(ids, timelines, scores, setting.boost)
+                evaluated = evaluate(run, data.qrels, [MAP], ids)
+                by_setting[setting] = evaluated[MAP]
+    columns = [by_setting[setting] for setting in settings]
+    values = np.stack(columns, axis=1)
     return dict(zip(ids, values, strict=True))
+
+
+def _boosted_run(
+    ids: Sequence[str],
+    timelines: Sequence[Timeline],
+    scores: Sequence[np.ndarray],
+    boost: float,
+) -> Run:
+    """Rank every claim's sources by both fields' scores, with a boost of the hashtags'."""
+    lists: dict[str, list[tuple[str, float]]] = {}
+    for claim_id, timeline, own in zip(ids, timelines, scores, strict=True):
+        lists[claim_id] = ranked(timeline.source_ids, own, boost, DEPTH)
+    return Run.from_lists(lists)

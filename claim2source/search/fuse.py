@@ -58,7 +58,8 @@ class FusionConfig(Settings):
 
     def check(self) -> None:
         good = self.method == "linear" or self.missing == "lowest"
-        require(good, "fusion.missing", self.missing, "lowest with method rrf: it reads ranks")
+        allowed = "lowest with method rrf: it reads ranks"
+        require(good, "fusion.missing", self.missing, allowed)
 
 
 def fuse(
@@ -89,15 +90,22 @@ def fuse(
         >>> c2s.fuse(first, second, alpha=0.2).sources("c")
         ['b', 'a']
     """
-    config = replace(config or FusionConfig(), **settings)
+    base = config or FusionConfig()
+    config = replace(base, **settings)
     if k is not None:
-        config = replace(config, depth=max(config.depth, whole_number(k, "k")))
+        wanted = whole_number(k, "k")
+        depth = max(config.depth, wanted)
+        config = replace(config, depth=depth)
     if isinstance(first, Run) and isinstance(second, Run):
-        return Fusion(first, second, config, _runs(scored)).run(config.alpha, k, alphas)
+        scored_runs = _runs(scored)
+        fusion = Fusion(first, second, config, scored_runs)
+        return fusion.run(config.alpha, k, alphas)
     if not isinstance(first, Result) or not isinstance(second, Result):
         raise TypeError("fuse needs two runs or two results")
-    fusion = Fusion(first.run, second.run, config, _runs(scored))
-    return _fused_result((first, second), scored, fusion.run(config.alpha, k, alphas))
+    scored_runs = _runs(scored)
+    fusion = Fusion(first.run, second.run, config, scored_runs)
+    run = fusion.run(config.alpha, k, alphas)
+    return _fused_result((first, second), scored, run)
 
 
 def _runs(scored: tuple[Run | Result, Run | Result] | None) -> tuple[Run, Run] | None:
@@ -105,14 +113,15 @@ def _runs(scored: tuple[Run | Result, Run | Result] | None) -> tuple[Run, Run] |
     if scored is None:
         return None
     first, second = scored
-    return (
-        first.run if isinstance(first, Result) else first,
-        second.run if isinstance(second, Result) else second,
-    )
+    first_run = first.run if isinstance(first, Result) else first
+    second_run = second.run if isinstance(second, Result) else second
+    return first_run, second_run
 
 
 def _fused_result(
-    parts: tuple[Result, Result], scored: tuple[Run | Result, Run | Result] | None, run: Run
+    parts: tuple[Result, Result],
+    scored: tuple[Run | Result, Run | Result] | None,
+    run: Run,
 ) -> Result:
     """Merge the costs and failures of two results and of `score_missing`."""
     first, second = parts
@@ -139,12 +148,15 @@ def score_missing(index: Index, claims: Sequence[Claim], own: Run, run: Run) -> 
     lacking = []
     for claim in claims:
         ranked = set(own.sources(claim.id))
-        lacked = tuple(source for source in run.sources(claim.id) if source not in ranked)
+        others = run.sources(claim.id)
+        lacked = tuple(source for source in others if source not in ranked)
         if lacked:
-            lacking.append(replace(claim, candidates=lacked))
+            reduced = replace(claim, candidates=lacked)
+            lacking.append(reduced)
     if not lacking:
         return Result(Run.from_lists({}), stored=True)
-    return index.search(lacking, max(len(claim.candidates or ()) for claim in lacking))
+    longest = max(len(claim.candidates or ()) for claim in lacking)
+    return index.search(lacking, longest)
 
 
 class Fusion:
@@ -171,33 +183,48 @@ class Fusion:
         sources = [run.vocabulary[np.unique(run.codes)] for run in runs]
         vocabulary = np.unique(np.concatenate(sources))
         owners = [_owners(run) for run in runs]
-        keys = [
-            owner * len(vocabulary) + _positions(run, vocabulary)
-            for run, owner in zip(runs, owners, strict=True)
-        ]
-        values = [_normalised(run, owner, config) for run, owner in zip(runs, owners, strict=True)]
+        keys: list[np.ndarray] = []
+        values: list[np.ndarray] = []
+        for number, run in enumerate(runs):
+            keys.append(_pair_keys(run, owners[number], vocabulary))
+            normalised = _normalised(run, owners[number], config)
+            values.append(normalised)
+
         pairs, row = np.unique(np.concatenate(keys), return_inverse=True)
-        owner, codes = np.divmod(pairs, max(len(vocabulary), 1))
+        divisor = max(len(vocabulary), 1)
+        owner, codes = np.divmod(pairs, divisor)
         # Positions within a claim arrange the pairs in the [claims, longest] shape of from_codes.
         counts = np.bincount(owner, minlength=len(claim_ids))
-        column = np.arange(len(pairs)) - np.repeat(np.cumsum(counts) - counts, counts)
-        shape = (len(claim_ids), int(counts.max(initial=0)))
-        self._claim_ids, self._vocabulary = claim_ids, vocabulary
+        starts = np.cumsum(counts) - counts
+        column = np.arange(len(pairs)) - np.repeat(starts, counts)
+        longest = int(counts.max(initial=0))
+        shape = (len(claim_ids), longest)
+
+        self._claim_ids = claim_ids
+        self._vocabulary = vocabulary
         self._codes = np.full(shape, -1, dtype=np.int64)
         self._codes[owner, column] = codes
         self._values = np.zeros((2, *shape))
-        for number, part in enumerate(np.split(row.ravel(), [len(keys[0])])):
+        parts = np.split(row.ravel(), [len(keys[0])])
+        for number, part in enumerate(parts):
             if scored is not None and config.missing == "scored":
                 # Sources that a shallow fusion lacks may be deeper in the same ranking.
-                parts = full[number], scored[number].restricted(claim_ids)
-                scores = _looked_up(pairs, parts, vocabulary)
+                own_scored = scored[number].restricted(claim_ids)
+                rankings = (full[number], own_scored)
+                scores = _looked_up(pairs, rankings, vocabulary)
                 low, spread = _scaling(runs[number], owners[number], config)
                 self._values[number, owner, column] = _scaled(scores, owner, low, spread)
             self._values[number, owner[part], column[part]] = values[number]
-        self._pool = {**(first.pool or {}), **(second.pool or {})} or None
+        first_pool = first.pool or {}
+        second_pool = second.pool or {}
+        pool = {**first_pool, **second_pool}
+        self._pool = pool or None
 
     def run(
-        self, alpha: float, k: int | None = None, alphas: Mapping[str, float] | None = None
+        self,
+        alpha: float,
+        k: int | None = None,
+        alphas: Mapping[str, float] | None = None,
     ) -> Run:
         """Fuse with weight `alpha` for the first run, or a claim's own of `alphas`.
 
@@ -205,19 +232,34 @@ class Fusion:
         """
         weights: float | np.ndarray = alpha
         if alphas:
-            weights = np.array([[alphas.get(claim, alpha)] for claim in self._claim_ids])
-        scores = weights * self._values[0] + (1.0 - weights) * self._values[1]
-        scores, codes = scores.astype(np.float32), self._codes
+            own = [[alphas.get(claim, alpha)] for claim in self._claim_ids]
+            weights = np.array(own)
+        first = self._values[0]
+        second = self._values[1]
+        scores = weights * first + (1.0 - weights) * second
+        scores = scores.astype(np.float32)
+        codes = self._codes
         if k is not None and 0 < k < scores.shape[1]:
             ranked = np.where(codes >= 0, scores, -np.inf)
-            thresholds = np.partition(ranked, -k, axis=1)[:, -k, None]
+            partitioned = np.partition(ranked, -k, axis=1)
+            thresholds = partitioned[:, -k, None]
             codes = np.where(ranked >= thresholds, codes, -1)
-        run = Run.from_codes(self._claim_ids, self._vocabulary, codes, scores, pool=self._pool)
-        return run if k is None else run.top(k)
+        run = Run.from_codes(
+            self._claim_ids,
+            self._vocabulary,
+            codes,
+            scores,
+            pool=self._pool,
+        )
+        if k is None:
+            return run
+        return run.top(k)
 
 
 def _owners(run: Run) -> np.ndarray:
-    return np.repeat(np.arange(len(run.claim_ids)), np.diff(run.offsets))
+    claims = np.arange(len(run.claim_ids))
+    lengths = np.diff(run.offsets)
+    return np.repeat(claims, lengths)
 
 
 def _positions(run: Run, vocabulary: np.ndarray) -> np.ndarray:
@@ -226,9 +268,18 @@ def _positions(run: Run, vocabulary: np.ndarray) -> np.ndarray:
     sources = run.vocabulary[codes]
     slots = np.searchsorted(vocabulary, sources)
     is_known = slots < len(vocabulary)
-    is_known[is_known] = vocabulary[slots[is_known]] == sources[is_known]
-    positions: np.ndarray = np.where(is_known, slots, -1)[rows]
+    found = vocabulary[slots[is_known]]
+    is_known[is_known] = found == sources[is_known]
+    known_slots = np.where(is_known, slots, -1)
+    positions: np.ndarray = known_slots[rows]
     return positions
+
+
+def _pair_keys(run: Run, owner: np.ndarray, vocabulary: np.ndarray) -> np.ndarray:
+    """Number the pair of claim and source of every row, [rows]."""
+    positions = _positions(run, vocabulary)
+    first_keys = owner * len(vocabulary)
+    return first_keys + positions
 
 
 def _looked_up(pairs: np.ndarray, runs: Sequence[Run], vocabulary: np.ndarray) -> np.ndarray:
@@ -236,17 +287,23 @@ def _looked_up(pairs: np.ndarray, runs: Sequence[Run], vocabulary: np.ndarray) -
     for run in runs:
         positions = _positions(run, vocabulary)
         keys = _owners(run) * len(vocabulary) + positions
-        at = np.searchsorted(pairs, keys)
-        hit = (positions >= 0) & (at < len(pairs))
-        hit[hit] = pairs[at[hit]] == keys[hit]
-        values[at[hit]] = run.scores[hit]
+        places = np.searchsorted(pairs, keys)
+        is_known = positions >= 0
+        is_inside = places < len(pairs)
+        is_hit = is_known & is_inside
+        candidates = pairs[places[is_hit]]
+        is_hit[is_hit] = candidates == keys[is_hit]
+        hits = places[is_hit]
+        values[hits] = run.scores[is_hit]
     return values
 
 
 def _normalised(run: Run, owner: np.ndarray, config: FusionConfig) -> np.ndarray:
     if config.method == "rrf":
         return 1 / (config.rrf_k + run.ranks())
-    return _scaled(run.scores.astype(np.float64), owner, *_scaling(run, owner, config))
+    scores = run.scores.astype(np.float64)
+    low, spread = _scaling(run, owner, config)
+    return _scaled(scores, owner, low, spread)
 
 
 def _scaling(run: Run, owner: np.ndarray, config: FusionConfig) -> tuple[np.ndarray, np.ndarray]:
@@ -256,36 +313,49 @@ def _scaling(run: Run, owner: np.ndarray, config: FusionConfig) -> tuple[np.ndar
     """
     scores = run.scores.astype(np.float64)
     claims = len(run.claim_ids)
-    low, high = np.full(claims, np.inf), np.full(claims, -np.inf)
+    low = np.full(claims, np.inf)
+    high = np.full(claims, -np.inf)
     np.minimum.at(low, owner, scores)
     np.maximum.at(high, owner, scores)
     if config.scale == "none" and config.missing == "scored":
         # Every source has its own score: unscaled scores are summed.
-        return np.where(np.isfinite(low), low, 0.0), np.ones(claims)
+        has_scores = np.isfinite(low)
+        return np.where(has_scores, low, 0.0), np.ones(claims)
     if config.scale == "min-max":
         spread = high - low
     elif config.scale == "none":
         spread = np.ones(claims)
     else:
-        counts = np.maximum(np.bincount(owner, minlength=claims), 1)
-        mean = np.bincount(owner, weights=scores, minlength=claims) / counts
-        squares = np.bincount(owner, weights=(scores - mean[owner]) ** 2, minlength=claims)
-        spread = np.sqrt(squares / counts)
-    return low, np.where(high > low, spread, 0.0)
+        counts = np.bincount(owner, minlength=claims)
+        counts = np.maximum(counts, 1)
+        sums = np.bincount(owner, weights=scores, minlength=claims)
+        mean = sums / counts
+        squares = (scores - mean[owner]) ** 2
+        variation = np.bincount(owner, weights=squares, minlength=claims)
+        spread = np.sqrt(variation / counts)
+    differs = high > low
+    divisors = np.where(differs, spread, 0.0)
+    return low, divisors
 
 
 def _scaled(
-    scores: np.ndarray, owner: np.ndarray, low: np.ndarray, spread: np.ndarray
+    scores: np.ndarray,
+    owner: np.ndarray,
+    low: np.ndarray,
+    spread: np.ndarray,
 ) -> np.ndarray:
     """Scale scores by their claims' lists, [rows]: 1 or 0 if a list's scores do not differ.
 
     The list's lowest score is subtracted, not the mean: this shifts all of a claim's sources alike,
     and missing ones have 0.
     """
-    low, spread = low[owner], spread[owner]
+    low = low[owner]
+    spread = spread[owner]
     differs = spread > 0
-    scaled = (scores - low) / np.where(differs, spread, 1.0)
-    shares: np.ndarray = np.where(differs, scaled, scores >= low)
+    divisors = np.where(differs, spread, 1.0)
+    scaled = (scores - low) / divisors
+    reaches_lowest = scores >= low
+    shares: np.ndarray = np.where(differs, scaled, reaches_lowest)
     return shares
 
 
@@ -328,10 +398,17 @@ class Hybrid:
         """Choose the fusion, and its alpha, on val's claims; `weighing` weighs them."""
         index = self.index(val.sources)
         first, second = index.rankings(val.claims, DEEPEST_FUSION)
-        missing = index.score_missing(val.claims, first, second)
-        scored = missing[0].run, missing[1].run
+        first_missing, second_missing = index.score_missing(val.claims, first, second)
+        scored = (first_missing.run, second_missing.run)
         fusion, choice = choose_fusion(
-            first.run, second.run, val, None, note, scored, weighing, rule
+            first.run,
+            second.run,
+            val,
+            None,
+            note,
+            scored,
+            weighing,
+            rule,
         )
         return replace(self, fusion=fusion), choice
 
@@ -340,9 +417,12 @@ class Hybrid:
         # The second one first: it may lack its weights.
         second = self.second.index(sources)
         first = self.first.index(sources)
-        names = part_name(self.first, PARTS[0]), part_name(self.second, PARTS[1])
+        first_name = part_name(self.first, PARTS[0])
+        second_name = part_name(self.second, PARTS[1])
+        names = (first_name, second_name)
         # One depth for all choices, so that the lists do not depend on the choice.
-        return HybridIndex(first, second, self.fusion, names, DEEPEST_FUSION if self.fits else 0)
+        chosen_to = DEEPEST_FUSION if self.fits else 0
+        return HybridIndex(first, second, self.fusion, names, chosen_to)
 
 
 def part_name(part: Retriever, default: str) -> str:
@@ -368,16 +448,19 @@ class HybridIndex:
     def rankings(self, claims: Sequence[Claim], depth: int) -> tuple[Result, Result]:
         # The second one first: it may lack its weights.
         second = self.second.search(claims, depth)
-        return self.first.search(claims, depth), second
+        first = self.first.search(claims, depth)
+        return first, second
 
     def score_missing(
-        self, claims: Sequence[Claim], first: Result, second: Result
+        self,
+        claims: Sequence[Claim],
+        first: Result,
+        second: Result,
     ) -> tuple[Result, Result]:
         """Score with each index the sources that only the other ranks."""
-        return (
-            score_missing(self.first, claims, first.run, second.run),
-            score_missing(self.second, claims, second.run, first.run),
-        )
+        first_missing = score_missing(self.first, claims, first.run, second.run)
+        second_missing = score_missing(self.second, claims, second.run, first.run)
+        return first_missing, second_missing
 
     def search(self, claims: Claims, k: int = 100) -> Result:
         """Rank max(`fusion.depth`, `k`) sources by both, fuse, keep the best `k`.
@@ -385,9 +468,13 @@ class HybridIndex:
         With `fusion.missing: scored` each also scores what only the other has found; not so what
         lies below a chosen depth.
         """
-        claims, fusion, k = as_claims(claims), self.fusion, whole_number(k, "k")
-        first, second = self.rankings(claims, max(fusion.depth, k, self.chosen_to))
-        limit, scored = None if self.chosen_to else k, None
+        claims = as_claims(claims)
+        fusion = self.fusion
+        k = whole_number(k, "k")
+        depth = max(fusion.depth, k, self.chosen_to)
+        first, second = self.rankings(claims, depth)
+        limit = None if self.chosen_to else k
+        scored: tuple[Result, Result] | None = None
         if fusion.missing == "scored":
             deep = max(fusion.depth, limit or 0)
             scored = self.score_missing(claims, first.top(deep), second.top(deep))
@@ -395,8 +482,10 @@ class HybridIndex:
         if limit is None and k > fusion.depth:
             whole = replace(fusion, missing="lowest")
             deeper = fuse(first, second, whole, k=k).run
-            fused = replace(fused, run=_continued(fused.run, deeper, k))
-        return replace(fused, parts=tuple(zip(self.names, (first, second), strict=True)))
+            run = _continued(fused.run, deeper, k)
+            fused = replace(fused, run=run)
+        parts = tuple(zip(self.names, (first, second), strict=True))
+        return replace(fused, parts=parts)
 
 
 def _continued(run: Run, deeper: Run, k: int) -> Run:
@@ -405,35 +494,39 @@ def _continued(run: Run, deeper: Run, k: int) -> Run:
     for claim in deeper.claim_ids:
         ranked = run.scored(claim)
         own = deeper.scored(claim)
-        rest = [source for source in own if source not in ranked][: k - len(ranked)]
+        lacking = [source for source in own if source not in ranked]
+        rest = lacking[: k - len(ranked)]
         lists[claim] = list(ranked.items())
         if not rest:
             continue
-        lowest = np.float32(min(ranked.values(), default=0.0))
-        highest = float(np.nextafter(lowest, np.float32(-np.inf)))
+        least = min(ranked.values(), default=0.0)
+        lowest = np.float32(least)
+        below = np.nextafter(lowest, np.float32(-np.inf))
+        highest = float(below)
         first = own[rest[0]]
         for source in rest:
-            lists[claim].append((source, highest - (first - own[source])))
+            score = highest - (first - own[source])
+            lists[claim].append((source, score))
     return Run.from_lists(lists, pool=run.pool)
 
 
 @cache
 def fusion_grid() -> tuple[FusionConfig, ...]:
     """Make the fusions to choose from; not on import, because pydantic checks their settings."""
-    grid = [
-        replace(fusion, depth=depth)
-        for depth in FUSION_DEPTHS
-        for fusion in (
-            FusionConfig("linear"),
-            FusionConfig("linear", scale="z-score"),
-            FusionConfig("linear", scale="none"),
-            FusionConfig("rrf", rrf_k=60),
-            FusionConfig("rrf", rrf_k=10),
-        )
+    fusions = [
+        FusionConfig("linear"),
+        FusionConfig("linear", scale="z-score"),
+        FusionConfig("linear", scale="none"),
+        FusionConfig("rrf", rrf_k=60),
+        FusionConfig("rrf", rrf_k=10),
     ]
+    grid: list[FusionConfig] = []
+    for depth in FUSION_DEPTHS:
+        grid += [replace(fusion, depth=depth) for fusion in fusions]
     linear = [fusion for fusion in grid if fusion.method == "linear"]
     # The same with the other system's own score for sources that a list lacks.
-    return (*grid, *(replace(fusion, missing="scored") for fusion in linear))
+    scored = [replace(fusion, missing="scored") for fusion in linear]
+    return (*grid, *scored)
 
 
 def choose_fusion(
@@ -457,28 +550,46 @@ def choose_fusion(
     # The code for choosing is not imported to search.
     from claim2source.search.choose import DEPTH, Preference, choose, weigh
 
-    weighing = weigh(data) if weighing is None else weighing
-    grid = fusion_grid() if grid is None else grid
-    sparse, dense = (run.restricted(weighing.claim_ids) for run in (sparse, dense))
+    if weighing is None:
+        weighing = weigh(data)
+    if grid is None:
+        grid = fusion_grid()
+    sparse = sparse.restricted(weighing.claim_ids)
+    dense = dense.restricted(weighing.claim_ids)
     candidates: dict[FusionConfig, np.ndarray] = {}
     for config in grid:
         if scored is None and config.missing == "scored":
             continue
         fusion = Fusion(sparse, dense, config, scored)
         for alpha in _alphas(config):
-            candidates[replace(config, alpha=alpha)] = weighing.of(fusion.run(alpha, DEPTH))
-    by = Preference(rule, _fusion_distance, group=lambda config: replace(config, alpha=0.5))
+            run = fusion.run(alpha, DEPTH)
+            values = weighing.of(run)
+            setting = replace(config, alpha=alpha)
+            candidates[setting] = values
+    by = Preference(
+        rule,
+        _fusion_distance,
+        group=lambda config: replace(config, alpha=0.5),
+    )
     return choose("fusion", candidates, weighing, by=by, note=note)
 
 
 def _alphas(config: FusionConfig) -> tuple[float, ...]:
-    return UNSCALED_ALPHAS if (config.method, config.scale) == ("linear", "none") else ALPHAS
+    is_unscaled = config.method == "linear" and config.scale == "none"
+    return UNSCALED_ALPHAS if is_unscaled else ALPHAS
 
 
 def _fusion_distance(config: FusionConfig) -> float:
     """Return a fusion's distance from the default: other settings first, then its alpha."""
-    alphas, default = _alphas(config), FusionConfig()
-    middle = alphas.index(config.alpha) - len(alphas) // 2
-    changed = sum(getattr(config, f.name) != getattr(default, f.name) for f in fields(FusionConfig))
-    changed -= config.alpha != default.alpha
-    return changed + abs(middle) / len(alphas)
+    alphas = _alphas(config)
+    middle = len(alphas) // 2
+    steps = alphas.index(config.alpha) - middle
+    default = FusionConfig()
+    changed = 0
+    for setting in fields(FusionConfig):
+        if setting.name == "alpha":
+            continue
+        own = getattr(config, setting.name)
+        if own != getattr(default, setting.name):
+            changed += 1
+    return changed + abs(steps) / len(alphas)

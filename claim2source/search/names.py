@@ -23,7 +23,8 @@ _EMPTY = frozenset(
 )
 # Weights to try, papers to try them on, words of a title in such a post.
 WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0)
-PAPERS, _WORDS = 60, 4
+PAPERS = 60
+_WORDS = 4
 # A weight may reduce the mean reciprocal rank of posts without names by so much.
 _COST = 0.002
 
@@ -51,7 +52,8 @@ def _distinct_names(words: Iterable[str]) -> list[str]:
 def paper_names(source: Source) -> list[str]:
     """List the distinct terms of a paper's authors and venue; their frequency is meaningless."""
     words: list[str] = []
-    for text in (*source.authors, source.venue):
+    texts = (*source.authors, source.venue)
+    for text in texts:
         words += plain_words(text)
     return _distinct_names(words)
 
@@ -62,9 +64,11 @@ def name_terms(post: str) -> list[str]:
     in_lower_case = text == text.lower()
     if not in_lower_case:
         text = re.sub(r"(?<=[a-zà-ÿ])(?=[A-Z])", " ", text)  # @AdaLovelace
+    words = re.findall(r"[@#]?[^\s,;:!?()\"“”]+", text)
     names: list[str] = []
-    for word in re.findall(r"[@#]?[^\s,;:!?()\"“”]+", text):
-        has_capital = any(sign.isupper() for sign in word[:2])
+    for word in words:
+        first_signs = word[:2]
+        has_capital = any(sign.isupper() for sign in first_signs)
         if in_lower_case or has_capital or word[0] in "@#":
             names += plain_words(word)
     return _distinct_names(names)
@@ -81,7 +85,10 @@ def names_weight(
     such words. Of the weights that barely harm the latter, the best one for the former is chosen.
     `search` lists ids by terms, names and their weight. The result is 0 if papers have no names.
     """
-    sample = [paper for paper in papers if paper.source.authors and paper.source.title]
+    sample: list[Paper] = []
+    for paper in papers:
+        if paper.source.authors and paper.source.title:
+            sample.append(paper)
     if len(sample) < 5:
         return 0.0
     rng = np.random.default_rng(0)
@@ -89,39 +96,51 @@ def names_weight(
 
     def reciprocal_ranks(paper: Paper, text: str) -> list[float]:
         """Return a paper's reciprocal rank for a post with each of the weights; 0 if not found."""
-        terms = analyser.claim(Claim("0", text, bm25.language))
+        claim = Claim("0", text, bm25.language)
+        terms = analyser.claim(claim)
         names = name_terms(text)
-        ranks = []
+        ranks: list[float] = []
         for weight in WEIGHTS:
             ids = search(terms, names, weight)
-            is_found = paper.source.id in ids
-            ranks.append(1 / (1 + ids.index(paper.source.id)) if is_found else 0.0)
+            if paper.source.id in ids:
+                place = ids.index(paper.source.id)
+                ranks.append(1 / (1 + place))
+            else:
+                ranks.append(0.0)
         return ranks
 
-    with_names = np.zeros((len(WEIGHTS), len(sample)))
-    without_names = np.zeros((len(WEIGHTS), len(sample)))
+    shape = (len(WEIGHTS), len(sample))
+    with_names = np.zeros(shape)
+    without_names = np.zeros(shape)
     for column, paper in enumerate(sample):
         words = _drawn_words(paper, rng)
-        author = paper.source.authors[0].split()[-1]
+        first_author = paper.source.authors[0]
+        author = first_author.split()[-1]
         named = f"{author}'s {paper.source.venue} study: {words}"
         with_names[:, column] = reciprocal_ranks(paper, named)
         # The first word of a sentence is also capitalised, and may look like a name.
-        without_names[:, column] = reciprocal_ranks(paper, words.title())
+        titled = words.title()
+        without_names[:, column] = reciprocal_ranks(paper, titled)
 
+    means = without_names.mean(axis=1)
     lowest = without_names[0].mean() - _COST
-    allowed: list[int] = np.flatnonzero(without_names.mean(axis=1) >= lowest).tolist()
+    allowed: list[int] = np.flatnonzero(means >= lowest).tolist()
 
     def quality(row: int) -> tuple[float, int]:
         """Return the mean reciprocal rank of posts with names; ties prefer the smaller weight."""
-        return round(float(with_names[row].mean()), 6), -row
+        mean = float(with_names[row].mean())
+        return round(mean, 6), -row
 
-    return WEIGHTS[max(allowed, key=quality)]
+    best = max(allowed, key=quality)
+    return WEIGHTS[best]
 
 
 def _drawn_words(paper: Paper, rng: np.random.Generator) -> str:
-    words = [word for word in plain_words(paper.source.title) if len(word) > 3]
+    all_words = plain_words(paper.source.title)
+    words = [word for word in all_words if len(word) > 3]
     if not words:
         words = ["study"]
     count = min(_WORDS, len(words))
-    positions: list[int] = sorted(rng.choice(len(words), count, False).tolist())
-    return " ".join(words[i] for i in positions)
+    drawn = rng.choice(len(words), count, False)
+    positions: list[int] = sorted(drawn.tolist())
+    return " ".join(words[position] for position in positions)

@@ -31,8 +31,10 @@ _LONGEST = 200
 
 def unencoded_summary(reasons: Counter[str]) -> str:
     """Describe how many posts' papers could not be encoded, with the reasons."""
-    lines = [f"{reason} ({count})" for reason, count in reasons.most_common(3)]
-    return f"{reasons.total()} posts were ranked only by words: {'; '.join(lines)}"
+    most_common = reasons.most_common(3)
+    lines = [f"{reason} ({count})" for reason, count in most_common]
+    listed = "; ".join(lines)
+    return f"{reasons.total()} posts were ranked only by words: {listed}"
 
 
 class UnencodedError(Exception):
@@ -48,8 +50,11 @@ def encoding() -> Iterator[None]:
         raise UnencodedError(str(error)) from error
     except Exception as error:
         # A GPU without memory, missing files, a model with its own code.
-        line = " ".join(str(error).split())[:_LONGEST]
-        raise UnencodedError(line or type(error).__name__) from error
+        words = str(error).split()
+        line = " ".join(words)
+        reason = line[:_LONGEST]
+        kind = type(error).__name__
+        raise UnencodedError(reason or kind) from error
 
 
 class PaperVectors:
@@ -67,11 +72,16 @@ class PaperVectors:
         self._space: EmbeddingSpace | None = None
         made_by = source.key()
         if store is not None and made_by is not None:
-            self._space = store.space(made_by, getattr(source, "name", ""), source.dimensions)
+            name = getattr(source, "name", "")
+            self._space = store.space(made_by, name, source.dimensions)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Return the vectors of texts, [texts, d] float32."""
-        keys = [text_key(self._template.stored_text(text, "source")) for text in texts]
+        keys: list[bytes] = []
+        for text in texts:
+            stored_text = self._template.stored_text(text, "source")
+            keys.append(text_key(stored_text))
+
         vectors: dict[bytes, np.ndarray] = {}
         missing: dict[bytes, str] = {}
         for key, text in zip(keys, texts, strict=True):
@@ -80,13 +90,16 @@ class PaperVectors:
                 vectors[key] = self._held[key]
             else:
                 missing[key] = text
-        made = self._read(missing) | self._make(missing)
+        made = self._read(missing)
+        made |= self._make(missing)
         for key, vector in made.items():
             self._held[key] = vector
         vectors |= made
         while sum_bytes(self._held) > _MOST_BYTES:
             self._held.popitem(last=False)
-        return np.stack([vectors[key] for key in keys]).astype(np.float32)
+        in_order = [vectors[key] for key in keys]
+        stacked = np.stack(in_order)
+        return stacked.astype(np.float32)
 
     def _read(self, missing: dict[bytes, str]) -> dict[bytes, np.ndarray]:
         """Read the stored vectors, and remove their texts from the missing ones."""
@@ -95,7 +108,8 @@ class PaperVectors:
         keys = list(missing)
         absent = set(self._space.missing(keys))
         stored = [key for place, key in enumerate(keys) if place not in absent]
-        read = dict(zip(stored, half(self._space.get(stored)), strict=True))
+        vectors = half(self._space.get(stored))
+        read = dict(zip(stored, vectors, strict=True))
         for key in stored:
             del missing[key]
         return read
@@ -104,23 +118,35 @@ class PaperVectors:
         if not missing:
             return {}
         texts = list(missing.values())
-        encoded, _ = self.encoder.encode(texts, "source", store=None, progress=None)
+        encoded, _ = self.encoder.encode(
+            texts,
+            "source",
+            store=None,
+            progress=None,
+        )
         if self._space is not None:
-            self._new.update(zip(missing, encoded, strict=True))
+            new = zip(missing, encoded, strict=True)
+            self._new.update(new)
             if len(self._new) >= _FILE:
                 self.flush()
-        return dict(zip(missing, half(encoded), strict=True))
+        rounded = half(encoded)
+        return dict(zip(missing, rounded, strict=True))
 
     def flush(self) -> None:
         """Write new vectors to the store."""
         if self._space is not None and self._new:
-            self._space.put(list(self._new), np.stack(list(self._new.values())))
+            keys = list(self._new)
+            vectors = list(self._new.values())
+            self._space.put(keys, np.stack(vectors))
         self._new = {}
 
 
 def sum_bytes(held: Mapping[bytes, np.ndarray]) -> int:
     """Sum the bytes of vectors of one length."""
-    return len(held) * next(iter(held.values())).nbytes if held else 0
+    if not held:
+        return 0
+    first = next(iter(held.values()))
+    return len(held) * first.nbytes
 
 
 def rank_first(
@@ -140,30 +166,44 @@ def rank_first(
     for claim in claims:
         ids = listed.sources(claim.id, count)
         firsts[claim.id] = [key for key in ids if key in papers]
-    distinct = list(dict.fromkeys(key for ids in firsts.values() for key in ids))
-    row = {key: number for number, key in enumerate(distinct)}
+    row: dict[str, int] = {}
+    for ids in firsts.values():
+        for key in ids:
+            row.setdefault(key, len(row))
     encoded = np.empty((0, 0), np.float32)
-    if distinct:
+    if row:
         with encoding():
-            encoded = encode([papers[key] for key in distinct])
+            distinct = [papers[key] for key in row]
+            encoded = encode(distinct)
+
     lists: dict[str, Hits] = {}
-    failures = []
+    failures: list[Failure] = []
     for claim_id, ids in firsts.items():
-        lists[claim_id] = []
+        hits: Hits = []
+        lists[claim_id] = hits
         if not ids:
             failures.append(Failure(claim_id, NO_TERM))
             continue
-        scores = encoded[[row[key] for key in ids]] @ vectors[claim_id].astype(np.float32)
+        rows = [row[key] for key in ids]
+        vector = vectors[claim_id].astype(np.float32)
+        scores = encoded[rows] @ vector
         # Ties keep the order by terms.
-        for place in np.argsort(-scores, kind="stable").tolist():
-            lists[claim_id].append((ids[place], float(scores[place])))
-    run = Run.from_lists(lists, pool=candidate_pool(claims))
-    cost = Cost(time.perf_counter() - started, len(claims))
+        order = np.argsort(-scores, kind="stable")
+        for place in order.tolist():
+            score = float(scores[place])
+            hits.append((ids[place], score))
+    pool = candidate_pool(claims)
+    run = Run.from_lists(lists, pool=pool)
+    seconds = time.perf_counter() - started
+    cost = Cost(seconds, len(claims))
     return Result(run, failures=tuple(failures), cost=cost)
 
 
 def unranked(claims: Sequence[Claim], reason: str) -> Result:
     """Rank nothing: every claim fails for the same reason."""
-    run = Run.from_lists({claim.id: [] for claim in claims}, pool=candidate_pool(claims))
+    lists: dict[str, Hits] = {claim.id: [] for claim in claims}
+    pool = candidate_pool(claims)
+    run = Run.from_lists(lists, pool=pool)
     failures = [Failure(claim.id, reason) for claim in claims]
-    return Result(run, failures=tuple(failures), cost=Cost(0, len(claims)))
+    cost = Cost(0, len(claims))
+    return Result(run, failures=tuple(failures), cost=cost)

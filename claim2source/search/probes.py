@@ -8,7 +8,8 @@ import numpy as np
 
 TARGET = 0.97
 # Queries for measuring recall, and its depth.
-QUERIES, DEPTH = 100, 100
+QUERIES = 100
+DEPTH = 100
 # The number of partitions is chosen on every fourth of them.
 _STEP = 4
 # Papers per sampled query, which is their mean.
@@ -26,26 +27,37 @@ def sampled_queries(vectors: np.ndarray) -> np.ndarray:
     far from all papers.
     """
     group_size = min(GROUP_SIZE, len(vectors))
-    count = len(vectors) // group_size * group_size
-    rows = np.random.default_rng(0).permutation(count)
+    group_count = len(vectors) // group_size
+    count = group_count * group_size
+    draw = np.random.default_rng(0)
+    rows = draw.permutation(count)
     drawn = vectors[rows].astype(np.float32)
-    groups = drawn.reshape(group_size, -1, vectors.shape[1])
+    dimensions = vectors.shape[1]
+    groups = drawn.reshape(group_size, -1, dimensions)
     means: np.ndarray = groups.mean(0)
     lengths = np.linalg.norm(means, axis=1, keepdims=True)
-    means /= np.maximum(lengths, np.finfo(np.float32).tiny)
-    noise = np.random.default_rng(1).standard_normal(means.shape, dtype=np.float32)
+    smallest = np.finfo(np.float32).tiny
+    means /= np.maximum(lengths, smallest)
+
+    noise_source = np.random.default_rng(1)
+    noise = noise_source.standard_normal(means.shape, dtype=np.float32)
     noise /= np.linalg.norm(noise, axis=1, keepdims=True)
     noise_share = (1 - NEARNESS**2) ** 0.5
     queries: np.ndarray = NEARNESS * means + noise_share * noise
     return queries
 
 
-def best_scores(queries: np.ndarray, vectors: Iterable[np.ndarray], k: int = DEPTH) -> np.ndarray:
+def best_scores(
+    queries: np.ndarray,
+    vectors: Iterable[np.ndarray],
+    k: int = DEPTH,
+) -> np.ndarray:
     """Compute the `k` best inner products of each query, [queries, k], in one pass over vectors.
 
     `vectors` are arrays [n, d]; with fewer than k of them in all there are fewer columns.
     """
-    best = np.empty((len(queries), 0), np.float32)
+    shape = (len(queries), 0)
+    best = np.empty(shape, np.float32)
     for part in vectors:
         scores = queries @ part.astype(np.float32, copy=False).T
         best = np.concatenate([best, scores], axis=1)
@@ -73,31 +85,39 @@ def chosen_probes(
     """
     k = best.shape[1]
     floors = best.min(axis=1)
-    floors -= _ROUNDING * np.maximum(1, np.abs(floors))
+    sizes = np.abs(floors)
+    floors -= _ROUNDING * np.maximum(1, sizes)
 
     def recall(probes: int, step: int) -> float:
         lists = probed(probes, step)
+        some_floors = floors[::step]
         counts = []
-        for lowest, scores in zip(floors[::step], lists, strict=True):
-            counts.append((scores >= lowest).sum())
-        return float(np.minimum(counts, k).mean() / k)
+        for lowest, scores in zip(some_floors, lists, strict=True):
+            is_found = scores >= lowest
+            counts.append(is_found.sum())
+        found = np.minimum(counts, k)
+        return float(found.mean() / k)
 
     target = TARGET
     if has_codes:
         target *= recall(partitions, 1)
+
     low = 0
     high = min(1, partitions)
     while high < partitions and recall(high, _STEP) < target:
         low = high
         high = min(2 * high, partitions)
+
     while high - low > max(1, high // 8):
         middle = (low + high) // 2
         if recall(middle, _STEP) >= target:
             high = middle
         else:
             low = middle
+
     reached = recall(high, 1)
     while reached < target and high < partitions:
-        high = min(high + max(1, high // 8), partitions)
+        more = max(1, high // 8)
+        high = min(high + more, partitions)
         reached = recall(high, 1)
     return high, reached

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 _STAMP = 32
 _PAPER = [field.name for field in fields(Paper)]
 _SOURCE = [field.name for field in fields(Source)]
-PAPER = ["id", "title", "abstract", "authors", "venue", "date", "doi", "url", "lang", "retracted"]
+_TEXTS = ("id", "title", "abstract", "authors", "venue", "date")
+_ABOUT = ("doi", "url", "lang", "retracted")
+PAPER = [*_TEXTS, *_ABOUT]
 # Vectors of a paper's findings, one after the other, as bytes; once of all its sentences.
 SENTENCES = "sentences"
 # Hashes of a paper's identities; an older index has none.
@@ -64,7 +66,9 @@ class Where(Settings):
     @property
     def last_day(self) -> int | None:
         """Return the last day as a number, such as 20210501."""
-        return None if self.until is None else last_day(self.until)
+        if self.until is None:
+            return None
+        return last_day(self.until)
 
     def within(self, ids: Sequence[str] | None) -> Where:
         """Restrict the filter further to these papers."""
@@ -73,7 +77,8 @@ class Where(Settings):
         if self.ids is None:
             return replace(self, ids=tuple(ids))
         allowed = set(self.ids)
-        return replace(self, ids=tuple(key for key in ids if key in allowed))
+        remaining = tuple(key for key in ids if key in allowed)
+        return replace(self, ids=remaining)
 
 
 EVERYWHERE = Where()
@@ -95,7 +100,12 @@ class Rows:
 
     def __post_init__(self) -> None:
         ids = [paper.source.id for paper in self.papers]
-        counts = {len(ids), len(self.terms), len(self.vectors), len(self.stamps)}
+        counts = {
+            len(ids),
+            len(self.terms),
+            len(self.vectors),
+            len(self.stamps),
+        }
         if self.sentences is not None:
             counts.add(len(self.sentences))
         if len(counts) > 1:
@@ -110,12 +120,13 @@ class Rows:
         sentences: list[np.ndarray] | None = None
         if self.sentences is not None:
             sentences = [self.sentences[i] for i in positions]
+        chosen = list(positions)
         return Rows(
-            [self.papers[i] for i in positions],
-            [self.terms[i] for i in positions],
-            self.vectors[list(positions)],
-            [self.stamps[i] for i in positions],
-            sentences,
+            papers=[self.papers[i] for i in positions],
+            terms=[self.terms[i] for i in positions],
+            vectors=self.vectors[chosen],
+            stamps=[self.stamps[i] for i in positions],
+            sentences=sentences,
         )
 
 
@@ -125,23 +136,28 @@ def paper_stamp(paper: Paper) -> str:
     values = {name: getattr(paper, name) for name in _PAPER}
     if not paper.retracted:
         del values["retracted"]
-    values["source"] = {name: getattr(paper.source, name) for name in _SOURCE}
+    source = paper.source
+    values["source"] = {name: getattr(source, name) for name in _SOURCE}
     text = json.dumps(values, ensure_ascii=True, sort_keys=True)
-    return sha256(text.encode()).hexdigest()[:_STAMP]
+    digest = sha256(text.encode())
+    return digest.hexdigest()[:_STAMP]
 
 
 def half(vectors: np.ndarray) -> np.ndarray:
     """Round vectors to float16. Raises ValueError if a value is too large or not finite."""
     with np.errstate(over="ignore"):
         rounded = np.ascontiguousarray(vectors, dtype=np.float16)
-    if not np.isfinite(rounded).all():
+    is_finite = np.isfinite(rounded)
+    if not is_finite.all():
         raise ValueError("a vector does not fit into float16")
     return rounded
 
 
 def venue_key(venue: str) -> str:
     """Normalise a venue's name for comparisons."""
-    return " ".join(nfkc(venue).casefold().split())
+    folded = nfkc(venue).casefold()
+    words = folded.split()
+    return " ".join(words)
 
 
 def paper_columns(sentences: bool, vectors: bool = True) -> list[str]:
@@ -154,7 +170,10 @@ def paper_columns(sentences: bool, vectors: bool = True) -> list[str]:
     return columns
 
 
-def paper_schema(dimensions: int, sentences: bool = False) -> pyarrow.Schema:
+def paper_schema(
+    dimensions: int,
+    sentences: bool = False,
+) -> pyarrow.Schema:
     """Return the schema of papers, with vectors of this length, also of their sentences.
 
     With 0 `dimensions` there is no column of vectors.
@@ -172,48 +191,73 @@ def paper_schema(dimensions: int, sentences: bool = False) -> pyarrow.Schema:
         kinds["vector"] = pa.list_(pa.float32(), dimensions)
     if sentences:
         kinds[SENTENCES] = pa.binary()
-    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in kinds.items()])
+    columns: list[Any] = []
+    for name, kind in kinds.items():
+        columns.append(pa.field(name, kind, nullable=False))
+    return pa.schema(columns)
 
 
-def papers_table(rows: Rows, schema: pyarrow.Schema) -> pyarrow.Table:
+def papers_table(
+    rows: Rows,
+    schema: pyarrow.Schema,
+) -> pyarrow.Table:
     """Convert papers to a table. Raises ValueError if vectors do not match the schema."""
     import pyarrow as pa
 
     columns = _text_columns(rows.papers)
     columns["stamp"] = list(rows.stamps)
     columns["terms"] = list(rows.terms)
-    if "vector" not in schema.names:
-        return pa.table([columns[field.name] for field in schema], schema=schema)
-    kind = schema.field("vector").type
-    dimensions = kind.list_size
-    if rows.vectors.dtype != np.float16 or rows.vectors.shape[1:] != (dimensions,):
-        shape = f"{rows.vectors.dtype} {list(rows.vectors.shape)}"
-        raise ValueError(f"vectors are {shape}, not float16 [papers, {dimensions}]")
-    number_type = kind.value_type.to_pandas_dtype()
-    flat = pa.array(rows.vectors.ravel().astype(number_type))
-    columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, dimensions)
-    if SENTENCES in schema.names:
-        columns[SENTENCES] = _sentence_column(rows.sentences, dimensions)
-    return pa.table([columns[field.name] for field in schema], schema=schema)
+    if "vector" in schema.names:
+        kind = schema.field("vector").type
+        columns["vector"] = _vector_column(rows.vectors, kind)
+        if SENTENCES in schema.names:
+            columns[SENTENCES] = _sentence_column(rows.sentences, kind.list_size)
+    ordered = [columns[field.name] for field in schema]
+    return pa.table(ordered, schema=schema)
 
 
 def _text_columns(papers: Sequence[Paper]) -> dict[str, Any]:
     """List the papers' fields by column, and columns that are computed from them."""
-    columns: dict[str, Any] = {name: [] for name in (*PAPER, "names", "venue_key", "day", KEYS)}
+    names = (*PAPER, "names", "venue_key", "day", KEYS)
+    columns: dict[str, Any] = {name: [] for name in names}
     for paper in papers:
         source = paper.source
-        for name in ("id", "title", "abstract", "authors", "venue", "date"):
-            columns[name].append(getattr(source, name))
-        for name in ("doi", "url", "lang", "retracted"):
-            columns[name].append(getattr(paper, name))
-        columns["names"].append(" ".join(paper_names(source)))
-        columns["venue_key"].append(venue_key(source.venue))
-        columns["day"].append(first_day(source.date))
-        columns[KEYS].append(Identity.read(paper).all_keys)
+        for name in _TEXTS:
+            value = getattr(source, name)
+            columns[name].append(value)
+        for name in _ABOUT:
+            value = getattr(paper, name)
+            columns[name].append(value)
+        joined_names = " ".join(paper_names(source))
+        columns["names"].append(joined_names)
+        venue = venue_key(source.venue)
+        columns["venue_key"].append(venue)
+        day = first_day(source.date)
+        columns["day"].append(day)
+        identity = Identity.read(paper)
+        columns[KEYS].append(identity.all_keys)
     return columns
 
 
-def _sentence_column(sentences: Sequence[np.ndarray] | None, dimensions: int) -> list[bytes]:
+def _vector_column(vectors: np.ndarray, kind: Any) -> Any:
+    """Convert vectors to a column of this Arrow type. Raises ValueError for a wrong shape."""
+    import pyarrow as pa
+
+    dimensions = kind.list_size
+    is_half = vectors.dtype == np.float16
+    if not is_half or vectors.shape[1:] != (dimensions,):
+        shape = f"{vectors.dtype} {list(vectors.shape)}"
+        raise ValueError(f"vectors are {shape}, not float16 [papers, {dimensions}]")
+    number_type = kind.value_type.to_pandas_dtype()
+    numbers = vectors.ravel().astype(number_type)
+    flat = pa.array(numbers)
+    return pa.FixedSizeListArray.from_arrays(flat, dimensions)
+
+
+def _sentence_column(
+    sentences: Sequence[np.ndarray] | None,
+    dimensions: int,
+) -> list[bytes]:
     """Convert the vectors of each paper's sentences. Raises ValueError for a wrong shape."""
     reason = "the index stores vectors of sentences, float16 [sentences, d]"
     if sentences is None:
@@ -222,7 +266,8 @@ def _sentence_column(sentences: Sequence[np.ndarray] | None, dimensions: int) ->
     for vectors in sentences:
         if vectors.shape[1:] != (dimensions,):
             raise ValueError(reason)
-        column.append(vectors.astype(_HALF).tobytes())
+        halves = vectors.astype(_HALF)
+        column.append(halves.tobytes())
     return column
 
 
@@ -231,37 +276,45 @@ def read_vectors(column: Any) -> np.ndarray:
     if hasattr(column, "combine_chunks"):
         column = column.combine_chunks()
     flat = np.asarray(column.flatten())
-    return flat.reshape(len(column), column.type.list_size)
+    dimensions = column.type.list_size
+    return flat.reshape(len(column), dimensions)
 
 
 def no_vectors(papers: int) -> np.ndarray:
     """Make the vectors of papers in an index without vectors, [papers, 0]."""
-    return np.empty((papers, 0), np.float16)
+    shape = (papers, 0)
+    return np.empty(shape, np.float16)
 
 
 def read_rows(batch: pyarrow.RecordBatch) -> Rows:
     """Read papers of `paper_columns`."""
-    listed = batch.select([*PAPER, "stamp", "terms"]).to_pylist()
+    texts = batch.select([*PAPER, "stamp", "terms"])
+    listed = texts.to_pylist()
+    columns = batch.schema.names
     vectors = no_vectors(len(listed))
-    if "vector" in batch.schema.names:
-        vectors = read_vectors(batch["vector"]).astype(np.float16)
+    if "vector" in columns:
+        numbers = read_vectors(batch["vector"])
+        vectors = numbers.astype(np.float16)
     sentences: list[np.ndarray] | None = None
-    if SENTENCES in batch.schema.names:
+    if SENTENCES in columns:
+        dimensions = vectors.shape[1]
         sentences = []
-        for value in batch[SENTENCES].to_pylist():
-            sentences.append(read_half_vectors(value, vectors.shape[1]))
+        for content in batch[SENTENCES].to_pylist():
+            own_vectors = read_half_vectors(content, dimensions)
+            sentences.append(own_vectors)
     return Rows(
-        [to_paper(row) for row in listed],
-        [row["terms"] for row in listed],
-        vectors,
-        [row["stamp"] for row in listed],
-        sentences,
+        papers=[to_paper(row) for row in listed],
+        terms=[row["terms"] for row in listed],
+        vectors=vectors,
+        stamps=[row["stamp"] for row in listed],
+        sentences=sentences,
     )
 
 
 def read_half_vectors(content: bytes, dimensions: int) -> np.ndarray:
     """Read the vectors of a paper's sentences, [sentences, d] float16."""
-    return np.frombuffer(content, _HALF).reshape(-1, dimensions)
+    flat = np.frombuffer(content, _HALF)
+    return flat.reshape(-1, dimensions)
 
 
 def to_paper(row: Mapping[str, Any]) -> Paper:
@@ -273,28 +326,45 @@ def to_paper(row: Mapping[str, Any]) -> Paper:
         venue=row["venue"],
         date=row["date"],
     )
-    return Paper(source, row["doi"], row["url"], row["lang"], row["retracted"])
+    return Paper(
+        source,
+        doi=row["doi"],
+        url=row["url"],
+        lang=row["lang"],
+        retracted=row["retracted"],
+    )
 
 
 def split(paper: Paper) -> list[str]:
     """List the sentences of a paper's abstract, the first `MAX_SENTENCES` of them."""
-    return split_sentences(paper.source.abstract)[:MAX_SENTENCES]
+    sentences = split_sentences(paper.source.abstract)
+    return sentences[:MAX_SENTENCES]
 
 
 def finding_sentences(paper: Paper) -> list[str]:
     """List the sentences of an abstract to compare with posts."""
     sentences = split(paper)
-    return [sentences[i] for i in findings(sentences)]
+    positions = findings(sentences)
+    return [sentences[i] for i in positions]
 
 
-def with_notices(table: pyarrow.Table, notices: Mapping[str, str]) -> pyarrow.Table:
+def with_notices(
+    table: pyarrow.Table,
+    notices: Mapping[str, str],
+) -> pyarrow.Table:
     """Write retraction notices, by id, and new hashes into rows of papers."""
-    states = [notices[key] for key in table["id"].to_pylist()]
+    ids = table["id"].to_pylist()
+    states = [notices[key] for key in ids]
+    listed = table.select(PAPER).to_pylist()
     stamps = []
-    for row, state in zip(table.select(PAPER).to_pylist(), states, strict=True):
-        paper = replace(to_paper(row), retracted=state)
-        stamps.append(paper_stamp(paper))
-    for name, values in (("retracted", states), ("stamp", stamps)):
-        column = table.schema.get_field_index(name)
-        table = table.set_column(column, table.schema.field(name), [values])
+    for row, state in zip(listed, states, strict=True):
+        paper = to_paper(row)
+        noticed = replace(paper, retracted=state)
+        stamps.append(paper_stamp(noticed))
+
+    new_columns = {"retracted": states, "stamp": stamps}
+    for name, values in new_columns.items():
+        position = table.schema.get_field_index(name)
+        field = table.schema.field(name)
+        table = table.set_column(position, field, [values])
     return table

@@ -50,24 +50,32 @@ class Saved(Settings):
 
     def check(self) -> None:
         require(bool(self.files), "run.files", self.files, "a file for each language, or for all")
-        is_valid = ALL not in self.files or len(self.files) == 1
+        has_all = ALL in self.files
+        is_valid = not has_all or len(self.files) == 1
         require(is_valid, "run.files", self.files, "`all` alone, or languages")
-        by_language = self.selections is None or ALL not in self.files
+        by_language = self.selections is None or not has_all
         require(by_language, "run.selections", self.selections, "none with `all`: by language")
 
     def index(self, sources: Sequence[Source]) -> SavedIndex:
         """Read the files. Raises `InputError` if they rank unknown sources."""
         path = self.selections
-        selections = None if path is None else read_selections(path)
+        selections = None
+        if path is not None:
+            selections = read_selections(path)
         ids = {source.id for source in sources}
-        files = {}
-        for lang, run_path in by_primary_language(self.files, "run.files").items():
+        run_paths = by_primary_language(self.files, "run.files")
+
+        files: dict[str, RunFile] = {}
+        for lang, run_path in run_paths.items():
             file = read_run(run_path, self.ranked_by)
             # Every id of a run's vocabulary is ranked somewhere.
-            strange = [str(source) for source in file.run.vocabulary if source not in ids]
+            vocabulary = file.run.vocabulary
+            strange = [str(source) for source in vocabulary if source not in ids]
             _refuse(file.path, "source", strange, "in the corpus")
             if path is not None and selections is not None:
-                file = replace(file, run=with_selected(complete_run(file), path, selections, lang))
+                complete = complete_run(file)
+                selected = with_selected(complete, path, selections, lang)
+                file = replace(file, run=selected)
             files[lang] = file
         return SavedIndex(files)
 
@@ -90,7 +98,10 @@ class SavedIndex:
         self.files = files
 
     def __repr__(self) -> str:
-        return one_line(self, files={name: str(file.path) for name, file in self.files.items()})
+        paths: dict[str, str] = {}
+        for name, file in self.files.items():
+            paths[name] = str(file.path)
+        return one_line(self, files=paths)
 
     def search(self, claims: Claims, k: int = 100) -> Result:
         """Return the first `k` sources of every claim, best first.
@@ -99,37 +110,79 @@ class SavedIndex:
         and `InputError` for a file that has none of the claims, or that has as many claims as there
         are, some of which are unknown.
         """
-        posts, k = as_claims(claims), whole_number(k, "k")
+        posts = as_claims(claims)
+        k = whole_number(k, "k")
         ranked: dict[str, list[tuple[str, float]]] = {}
-        for lang in dict.fromkeys(claim.lang for claim in posts):
-            file = self.files.get(lang) or self.files.get(ALL)
-            if file is None:
-                have = ", ".join(self.files)
-                raise UserError(f"run.files: none for {lang!r} claims, only for {have}")
-            mine = [claim for claim in posts if claim.lang == lang or ALL in self.files]
-            run = named_as(file, {claim.id: claim.golds for claim in mine}).run
-            if not set(run.claim_ids) & {claim.id for claim in mine}:
-                reason = f"ranks none of the {len(mine)} claims, such as {mine[0].id!r}"
-                raise InputError(file.path, field="claim", reason=reason)
-            ids = {claim.id for claim in mine}
-            if len(run.claim_ids) <= len(ids):
-                strange = [claim for claim in run.claim_ids if claim not in ids]
-                _refuse(file.path, "claim", strange, "among the claims of the data set")
+        langs = dict.fromkeys(claim.lang for claim in posts)
+        for lang in langs:
+            file = self._file(lang)
+            mine = posts
+            if ALL not in self.files:
+                mine = [claim for claim in posts if claim.lang == lang]
+            run = _known_run(file, mine)
             for claim in mine:
                 ranked[claim.id] = _within(claim, run, k)
+
         lists = {claim.id: ranked[claim.id] for claim in posts}
-        return Result(Run.from_lists(lists, pool=candidate_pool(posts)))
+        pool = candidate_pool(posts)
+        run = Run.from_lists(lists, pool=pool)
+        return Result(run)
+
+    def _file(self, lang: str) -> RunFile:
+        """Return the file of a language. Raises `UserError` if there is none."""
+        file = self.files.get(lang) or self.files.get(ALL)
+        if file is None:
+            have = ", ".join(self.files)
+            raise UserError(f"run.files: none for {lang!r} claims, only for {have}")
+        return file
 
 
-def _within(claim: Claim, run: Run, k: int) -> list[tuple[str, float]]:
-    listed = run.scored(claim.id).items()
+def _known_run(
+    file: RunFile,
+    claims: Sequence[Claim],
+) -> Run:
+    """Name a run's claims as these. Raises `InputError` if it has none of them, or others."""
+    golds = {claim.id: claim.golds for claim in claims}
+    named = named_as(file, golds)
+    run = named.run
+    ids = {claim.id for claim in claims}
+    if ids.isdisjoint(run.claim_ids):
+        reason = f"ranks none of the {len(claims)} claims, such as {claims[0].id!r}"
+        raise InputError(file.path, field="claim", reason=reason)
+    if len(run.claim_ids) <= len(ids):
+        strange = [claim for claim in run.claim_ids if claim not in ids]
+        _refuse(file.path, "claim", strange, "among the claims of the data set")
+    return run
+
+
+def _within(
+    claim: Claim,
+    run: Run,
+    k: int,
+) -> list[tuple[str, float]]:
+    scores = run.scored(claim.id)
     allowed = claim.candidates
-    allowed_pairs = [pair for pair in listed if allowed is None or pair[0] in allowed]
-    return [pair for pair in allowed_pairs if pair[0] not in claim.excluded][:k]
+    pairs: list[tuple[str, float]] = []
+    for source, score in scores.items():
+        is_candidate = allowed is None or source in allowed
+        if is_candidate and source not in claim.excluded:
+            pairs.append((source, score))
+    return pairs[:k]
 
 
-def _refuse(path: Path, field: str, strange: Sequence[str], container: str) -> None:
-    if strange:
-        remainder = f" and {len(strange) - _MAX_NAMES} more" if len(strange) > _MAX_NAMES else ""
-        names = ", ".join(map(repr, strange[:_MAX_NAMES]))
-        raise InputError(path, field=field, reason=f"not {container}: {names}{remainder}")
+def _refuse(
+    path: Path,
+    field: str,
+    strange: Sequence[str],
+    container: str,
+) -> None:
+    if not strange:
+        return
+    first = strange[:_MAX_NAMES]
+    names = ", ".join(map(repr, first))
+    remainder = ""
+    if len(strange) > _MAX_NAMES:
+        remaining = len(strange) - _MAX_NAMES
+        remainder = f" and {remaining} more"
+    reason = f"not {container}: {names}{remainder}"
+    raise InputError(path, field=field, reason=reason)

@@ -75,7 +75,9 @@ class Shard:
     """
 
     def __init__(self, number: int, name: str, location: str) -> None:
-        self.number, self.name, self.location = number, name, location
+        self.number = number
+        self.name = name
+        self.location = location
         self.engine: Engine | None = None
         self.reason = ""
         self.tried = 0.0
@@ -94,7 +96,8 @@ class Shard:
 
     def lose(self, reason: str) -> None:
         """Record that the index cannot be read."""
-        self.engine, self.reason = None, reason
+        self.engine = None
+        self.reason = reason
         self.tried = time.monotonic()
         log.warning("not searched: %s", reason)
 
@@ -103,7 +106,9 @@ class Shard:
         self.opened.refresh()
         if self.opened.version != self._version:
             self._version = self.opened.version
-            self._totals, self._having, self._records = {}, {}, {}
+            self._totals = {}
+            self._having = {}
+            self._records = {}
 
     def counts(self, parts: Sequence[WeighedWords]) -> dict[str, ColumnCounts]:
         """Count words by column of terms."""
@@ -112,7 +117,7 @@ class Shard:
             own = having.setdefault(column, {})
             for word in words:
                 own[word] = self._count(column, word)
-        counts = {}
+        counts: dict[str, ColumnCounts] = {}
         for column, own in having.items():
             if column not in self._totals:
                 self._totals[column] = self.opened.count_words(column)
@@ -120,9 +125,10 @@ class Shard:
         return counts
 
     def _count(self, column: str, word: str) -> int:
-        if (column, word) not in self._having:
-            self._having[column, word] = self.opened.count_papers(column, word)
-        return self._having[column, word]
+        key = (column, word)
+        if key not in self._having:
+            self._having[key] = self.opened.count_papers(column, word)
+        return self._having[key]
 
     def records(self, ids: Sequence[str]) -> dict[str, Record]:
         """Read the identities of papers."""
@@ -131,7 +137,8 @@ class Shard:
             # Another thread may still read the old ones.
             held = self._records = {}
         missing = [paper for paper in ids if paper not in held]
-        for paper, row in self.opened.read_fields(missing, FIELDS).items():
+        rows = self.opened.read_fields(missing, FIELDS)
+        for paper, row in rows.items():
             held[paper] = Record.read(row)
         return {paper: held[paper] for paper in ids if paper in held}
 
@@ -147,7 +154,9 @@ class Shard:
             number, paper = split_key(key)
             if number in (-1, self.number):
                 ids.append(paper)
-        return replace(where, ids=tuple(ids)) if ids else None
+        if not ids:
+            return None
+        return replace(where, ids=tuple(ids))
 
 
 @dataclass(frozen=True)
@@ -175,13 +184,15 @@ class WordQuery:
         engine = shard.opened
         hits = engine.lexical(self.terms, depth, where, self.names, self.names_weight)
         new = [paper for paper, _ in hits if shard.key(paper) not in scores]
-        rows = engine.read_fields(new, list(self.weights.weights))
+        columns = list(self.weights.weights)
+        rows = engine.read_fields(new, columns)
         for paper, row in rows.items():
             scores[shard.key(paper)] = self.weights.score(row)
         if len(hits) < depth:
             return 0.0
         _, last = hits[-1]
-        return self.weights.highest(self.own[shard.number], last * _SLACK)
+        own = self.own[shard.number]
+        return self.weights.highest(own, last * _SLACK)
 
 
 class Shards(Engine):
@@ -210,7 +221,8 @@ class Shards(Engine):
         self.refresh()
 
     def __repr__(self) -> str:
-        return one_line(self, indexes=self.names, papers=self.manifest.papers, lost=self.lost)
+        papers = self.manifest.papers
+        return one_line(self, indexes=self.names, papers=papers, lost=self.lost)
 
     def _live(self) -> list[Shard]:
         return [shard for shard in self.shards if shard.engine is not None]
@@ -244,7 +256,8 @@ class Shards(Engine):
                 return
             log.warning("searched again: %s", shard.location)
         shard.refresh()
-        if self._kind != comparable_kind(shard.opened.manifest):
+        kind = comparable_kind(shard.opened.manifest)
+        if kind != self._kind:
             reason = "is no longer of the same kind as the others: restart"
             raise UserError(f"{shard.location}: {reason}")
 
@@ -263,7 +276,8 @@ class Shards(Engine):
         self, claims: Claims, k: int = 100, where: Where = EVERYWHERE, texts: Sequence[str] = ()
     ) -> SearchResults:
         """Rank papers like one index of all; an index that fails is left out."""
-        posts, k = as_claims(claims), whole_number(k, "k")
+        posts = as_claims(claims)
+        k = whole_number(k, "k")
         self.refresh()
         renewed: set[int] = set()
         while True:
@@ -292,15 +306,23 @@ class Shards(Engine):
             return []
         query = self._word_query(terms, names, weight, where)
         scores: dict[str, float] = {}
-        searched, depth = self._live(), k
+        searched = self._live()
+        depth = k
         while True:
             ask = partial(_best_by_words, query=query, depth=depth, scores=scores)
             highest = self._each(searched, ask)
-            listed = self._distinct(sorted(scores.items(), key=_by_score), k)
-            floor = listed[-1][1] if len(listed) == k else 0.0
-            searched = [s for s, score in zip(searched, highest, strict=True) if score > floor]
-            if not searched:
+            hits = sorted(scores.items(), key=_by_score)
+            listed = self._distinct(hits, k)
+            floor = 0.0
+            if len(listed) == k:
+                _, floor = listed[-1]
+            unfinished: list[Shard] = []
+            for shard, score in zip(searched, highest, strict=True):
+                if score > floor:
+                    unfinished.append(shard)
+            if not unfinished:
                 return listed
+            searched = unfinished
             depth *= _MORE
 
     def _word_query(
@@ -313,9 +335,12 @@ class Shards(Engine):
         for shard, shard_counts in zip(live, counts, strict=True):
             own[shard.number] = WordWeights(parts, shard_counts)
         summed: dict[str, ColumnCounts] = {}
-        for column in {part.column for part in parts}:
-            summed[column] = add_counts([shard_counts[column] for shard_counts in counts])
-        return WordQuery(terms, names, weight, where, WordWeights(parts, summed), own)
+        columns = {part.column for part in parts}
+        for column in columns:
+            column_counts = [shard_counts[column] for shard_counts in counts]
+            summed[column] = add_counts(column_counts)
+        weights = WordWeights(parts, summed)
+        return WordQuery(terms, names, weight, where, weights, own)
 
     def dense(
         self, vector: np.ndarray, k: int, where: Where = EVERYWHERE, exact: bool = False
@@ -331,21 +356,27 @@ class Shards(Engine):
 
         if k < 1:
             return []
+        live = self._live()
         hits: Hits = []
-        for own in self._each(self._live(), best):
+        for own in self._each(live, best):
             hits += own
-        return self._distinct(sorted(hits, key=_by_score), k)
+        ordered = sorted(hits, key=_by_score)
+        return self._distinct(ordered, k)
 
     def _distinct(self, hits: Hits, k: int) -> Hits:
         """Return the first `k` distinct papers."""
         listed: dict[int, tuple[str, float]] = {}
-        for start in range(0, len(hits), max(1, k)):
+        step = max(1, k)
+        for start in range(0, len(hits), step):
             part = hits[start : start + k]
-            records = self._records([key for key, _ in part])
+            keys = [key for key, _ in part]
+            records = self._records(keys)
             with self._placing:
                 for key, score in part:
-                    if key in records:
-                        listed.setdefault(self._copies.place(key, records[key]), (key, score))
+                    if key not in records:
+                        continue
+                    number = self._copies.place(key, records[key])
+                    listed.setdefault(number, (key, score))
             if len(listed) >= k:
                 break
         return list(listed.values())[:k]
@@ -355,8 +386,13 @@ class Shards(Engine):
         by_number: dict[int, list[str]] = {}
         for key in keys:
             number, paper = split_key(key)
-            by_number.setdefault(number, []).append(paper)
-        return [(s, by_number[s.number]) for s in self._live() if s.number in by_number]
+            ids = by_number.setdefault(number, [])
+            ids.append(paper)
+        groups: list[tuple[Shard, list[str]]] = []
+        for shard in self._live():
+            if shard.number in by_number:
+                groups.append((shard, by_number[shard.number]))
+        return groups
 
     def _records(self, keys: Sequence[str]) -> dict[str, Record]:
         records: dict[str, Record] = {}
@@ -373,16 +409,22 @@ class Shards(Engine):
         return self._renamed(first), self._renamed(second)
 
     def _renamed(self, result: Result) -> Result:
+        run = result.run
         lists: dict[str, Hits] = {}
-        for claim in result.run.claim_ids:
-            scored = result.run.scored(claim)
-            lists[claim] = [(self._copies.all(key)[0], score) for key, score in scored.items()]
-        return replace(result, run=Run.from_lists(lists, pool=result.run.pool))
+        for claim in run.claim_ids:
+            hits: Hits = []
+            for key, score in run.scored(claim).items():
+                first_copy = self._copies.all(key)[0]
+                hits.append((first_copy, score))
+            lists[claim] = hits
+        renamed = Run.from_lists(lists, pool=run.pool)
+        return replace(result, run=renamed)
 
     def home(self, key: str) -> tuple[str, PaperTable, str]:
         number, paper = split_key(key)
         (shard,) = (own for own in self.shards if own.number == number)
-        return shard.name, shard.engine or self, paper
+        table = shard.engine or self
+        return shard.name, table, paper
 
     def indexes(self) -> dict[str, Engine]:
         """Map names to the indexes that can be read, including `others`."""
@@ -399,7 +441,9 @@ class Shards(Engine):
         self, ids: Sequence[str]
     ) -> tuple[dict[str, Paper], dict[str, np.ndarray]]:
         """Read papers by key, merged with their copies, and their sentences' stored vectors."""
-        wanted = [copy for key in ids for copy in self._copies.all(key)]
+        wanted: list[str] = []
+        for key in ids:
+            wanted += self._copies.all(key)
         papers: dict[str, Paper] = {}
         vectors: dict[str, np.ndarray] = {}
         for shard, own_ids in self._by_shard(wanted):
@@ -411,16 +455,20 @@ class Shards(Engine):
                 continue
             for paper_id, paper in own.items():
                 key = shard.key(paper_id)
-                papers[key] = replace(paper, source=replace(paper.source, id=key))
+                source = replace(paper.source, id=key)
+                papers[key] = replace(paper, source=source)
             if shard.opened.manifest.sentences == SPLIT:
-                vectors |= {shard.key(paper_id): rows for paper_id, rows in sentences.items()}
+                for paper_id, rows in sentences.items():
+                    vectors[shard.key(paper_id)] = rows
         found: dict[str, Paper] = {}
         for key in ids:
             if key not in papers:
                 continue
-            found[key] = papers[key]
+            merged = papers[key]
             for copy in self._copies.all(key):
-                found[key] = filled(found[key], papers.get(copy, found[key]))
+                other = papers.get(copy, merged)
+                merged = filled(merged, other)
+            found[key] = merged
         return found, vectors
 
     def stamps(self, ids: Sequence[str]) -> dict[str, str]:
@@ -438,10 +486,12 @@ class Shards(Engine):
         """Yield all stored papers, including copies, with keys as ids."""
         for shard in self._live():
             for rows in shard.opened.rows(size):
-                papers = []
+                papers: list[Paper] = []
                 for paper in rows.papers:
-                    source = replace(paper.source, id=shard.key(paper.source.id))
-                    papers.append(replace(paper, source=source))
+                    key = shard.key(paper.source.id)
+                    source = replace(paper.source, id=key)
+                    keyed = replace(paper, source=source)
+                    papers.append(keyed)
                 yield replace(rows, papers=papers)
 
     def stats(self) -> Stats:
@@ -487,7 +537,9 @@ def comparable_kind(manifest: IndexManifest) -> str:
     settings: dict[str, Any] = asdict(manifest)
     for name in _MEASURED:
         del settings[name]
-    return content_hash([settings, of_model(manifest.encoders), manifest.analyser["analysis"]])
+    encoders = of_model(manifest.encoders)
+    analysis = manifest.analyser["analysis"]
+    return content_hash([settings, encoders, analysis])
 
 
 def summed_manifest(manifests: Sequence[IndexManifest]) -> IndexManifest:
@@ -499,12 +551,12 @@ def summed_manifest(manifests: Sequence[IndexManifest]) -> IndexManifest:
     papers = sum(manifest.papers for manifest in manifests)
     weights = [manifest.papers / papers if papers else 1 / len(manifests) for manifest in manifests]
     names = sum(weight * own.names for weight, own in zip(weights, manifests, strict=True))
-    same = all(manifest.abstain == first.abstain for manifest in manifests)
+    same_abstain = all(manifest.abstain == first.abstain for manifest in manifests)
     translators = [own.translator for own in manifests if own.translator is not None]
     return replace(
         first,
         papers=papers,
-        abstain=first.abstain if same else None,
+        abstain=first.abstain if same_abstain else None,
         stale=any(manifest.stale for manifest in manifests),
         sentences=max(manifest.sentences for manifest in manifests),
         names=round(names, 9),
@@ -515,9 +567,10 @@ def summed_manifest(manifests: Sequence[IndexManifest]) -> IndexManifest:
 def index_names(locations: Sequence[str]) -> list[str]:
     """Name indexes by the last part of their locations, or by all of it if parts are not unique."""
     ends = [PurePath(location.rstrip("/")).name for location in locations]
-    names = []
+    names: list[str] = []
     for end, location in zip(ends, locations, strict=True):
-        names.append(end if end and ends.count(end) == 1 else location)
+        is_unique = bool(end) and ends.count(end) == 1
+        names.append(end if is_unique else location)
     return names
 
 
@@ -538,7 +591,9 @@ def open_indexes(locations: Sequence[str], version: int | None = None) -> Engine
             shard.lose(str(error))
             lost.append(shard)
             continue
-        by_kind.setdefault(comparable_kind(shard.engine.manifest), []).append(shard)
+        kind = comparable_kind(shard.engine.manifest)
+        group = by_kind.setdefault(kind, [])
+        group.append(shard)
     if not by_kind:
         raise UserError("; ".join(shard.reason for shard in lost))
     first, *others = by_kind.values()

@@ -25,12 +25,16 @@ class ColumnCounts:
     @property
     def mean(self) -> float:
         """Return the mean number of words of a paper; 1 if there are none."""
-        return self.words / self.papers if self.papers else 1.0
+        if not self.papers:
+            return 1.0
+        return self.words / self.papers
 
     def idf(self, word: str) -> float:
         """Return a word's inverse document frequency."""
         having = self.having[word]
-        return log1p((self.papers - having + 0.5) / (having + 0.5))
+        present = having + 0.5
+        absent = self.papers - having + 0.5
+        return log1p(absent / present)
 
 
 def add_counts(counts: Sequence[ColumnCounts]) -> ColumnCounts:
@@ -55,17 +59,21 @@ class WordWeights:
         for column, words, weight in parts:
             own = self.weights.setdefault(column, {})
             for word in words:
-                own[word] = own.get(word, 0.0) + weight * counts[column].idf(word)
+                idf = counts[column].idf(word)
+                before = own.get(word, 0.0)
+                own[word] = before + weight * idf
 
     def score(self, texts: Mapping[str, str]) -> float:
         """Score a paper by its terms, which are by column with spaces between them."""
         total = 0.0
         for column, weights in self.weights.items():
             found = Counter(texts[column].split())
-            length = found.total() / self.counts[column].mean
+            mean = self.counts[column].mean
+            length = found.total() / mean
             norm = K1 * (1 - B + B * length)
             for word, weight in weights.items():
-                if count := found[word]:
+                count = found[word]
+                if count:
                     total += weight * count / (count + norm)
         return total
 
@@ -76,12 +84,18 @@ class WordWeights:
         """
         gains: list[tuple[float, float]] = []
         for column, weights in own.weights.items():
-            longer = max(1.0, self.counts[column].mean / own.counts[column].mean)
+            mean = self.counts[column].mean
+            own_counts = own.counts[column]
+            longer = max(1.0, mean / own_counts.mean)
             for word, weight in weights.items():
-                if own.counts[column].having[word]:
-                    gains.append((longer * self.weights[column][word] / weight, weight))
-        total, rest = 0.0, score
-        for gain, most in sorted(gains, reverse=True):
+                if own_counts.having[word]:
+                    highest = longer * self.weights[column][word]
+                    gain = highest / weight
+                    gains.append((gain, weight))
+        gains.sort(reverse=True)
+        total = 0.0
+        rest = score
+        for gain, most in gains:
             part = min(most, rest)
             total += gain * part
             rest -= part

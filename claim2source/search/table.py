@@ -61,7 +61,8 @@ _MANY = 16_384
 Ranked = tuple[np.ndarray, np.ndarray]
 Ranking = Callable[[int, np.ndarray | None], Ranked]
 # Rows of each ranking that are read at first, for each one that is wanted; then so many times more.
-_FIRST, _MORE = 8, 4
+_FIRST = 8
+_MORE = 4
 _MOST_REPEATS = 4
 Search = Callable[[Sequence[Claim], Where, int], Mapping[str, Hits]]
 
@@ -84,26 +85,33 @@ class SearchResults:
     unencoded: str = ""
 
     def __repr__(self) -> str:
-        return one_line(self, claims=len(self.fused.run.claim_ids), rows=len(self.fused.run))
+        run = self.fused.run
+        return one_line(self, claims=len(run.claim_ids), rows=len(run))
 
 
 class SearchPart:
     """Rank papers of an index by one of its two searches, as an `Index`."""
 
     def __init__(self, search: Search, where: Where) -> None:
-        self._search, self._where = search, where
+        self._search = search
+        self._where = where
 
     def search(self, claims: Claims, k: int = 100) -> Result:
         started = time.perf_counter()
         posts = as_claims(claims)
-        deeper = k + max((len(claim.excluded) for claim in posts), default=0)
+        most_excluded = max((len(claim.excluded) for claim in posts), default=0)
+        deeper = k + most_excluded
         results = self._search(posts, self._where, deeper)
         lists: dict[str, Hits] = {}
         for claim in posts:
             hits = results[claim.id]
-            lists[claim.id] = [hit for hit in hits if hit[0] not in claim.excluded][:k]
-        run = Run.from_lists(lists, pool=candidate_pool(posts))
-        return Result(run, cost=Cost(time.perf_counter() - started, len(posts)))
+            allowed = [hit for hit in hits if hit[0] not in claim.excluded]
+            lists[claim.id] = allowed[:k]
+        pool = candidate_pool(posts)
+        run = Run.from_lists(lists, pool=pool)
+        seconds = time.perf_counter() - started
+        cost = Cost(seconds, len(posts))
+        return Result(run, cost=cost)
 
 
 @dataclass(frozen=True)
@@ -157,13 +165,20 @@ class PaperTable:
         return [to_paper(row) for row in rows.to_pylist()]
 
     def _draw(self, papers: int, count: int, columns: list[str]) -> pyarrow.Table:
-        drawn = np.random.default_rng(0).choice(papers, min(count, papers), False)
+        generator = np.random.default_rng(0)
+        size = min(count, papers)
+        drawn = generator.choice(papers, size, False)
         rows = sorted(drawn.tolist())
         with self._with_named_errors():
-            return self._table.take_offsets(rows).select(columns).to_arrow()
+            query = self._table.take_offsets(rows)
+            return query.select(columns).to_arrow()
 
     def _index_names(self) -> dict[str, str]:
-        return {index.columns[0]: index.name for index in self._table.list_indices()}
+        names: dict[str, str] = {}
+        for index in self._table.list_indices():
+            column = index.columns[0]
+            names[column] = index.name
+        return names
 
     def _hits(self, rows: np.ndarray, scores: np.ndarray) -> Hits:
         """Return the ids of the papers in rows with these numbers."""
@@ -175,9 +190,11 @@ class PaperTable:
         new = [row for row in listed if row not in ids]
         if new:
             with self._with_named_errors():
-                table = self._table.take_row_ids(new).select(["id"]).with_row_id().to_arrow()
+                query = self._table.take_row_ids(new).select(["id"])
+                table = query.with_row_id().to_arrow()
             row_ids = table["_rowid"].to_pylist()
-            ids.update(zip(row_ids, table["id"].to_pylist(), strict=True))
+            paper_ids = table["id"].to_pylist()
+            ids.update(zip(row_ids, paper_ids, strict=True))
         if not all(row in ids for row in listed):
             raise self._damaged("its search index lists a missing paper")
         hits: Hits = []
@@ -209,8 +226,10 @@ class PaperTable:
         def ranking(part: WeighedWords) -> Ranking:
             def rank(depth: int, rows: np.ndarray | None) -> Ranked:
                 table = self._by_words(part.column, part.words, where, depth, rows)
-                scores = part.weight * numbers(table, "_score") / (K1 + 1)
-                return table["_rowid"].to_numpy(), scores
+                listed_scores = numbers(table, "_score")
+                scores = part.weight * listed_scores / (K1 + 1)
+                row_ids = table["_rowid"].to_numpy()
+                return row_ids, scores
 
             return rank
 
@@ -233,8 +252,10 @@ class PaperTable:
         from lancedb.query import MatchQuery
 
         with self._with_named_errors():
-            query = self._table.search(MatchQuery(" ".join(words), column)).limit(k)
-            query = query.select(["_score"]).with_row_id(True)
+            match = MatchQuery(" ".join(words), column)
+            query = self._table.search(match).limit(k)
+            query = query.select(["_score"])
+            query = query.with_row_id(True)
             return filtered(query, where, rows).to_arrow()
 
     def _ids_by(self, terms: Sequence[str], names: Sequence[str], weight: float) -> list[str]:
@@ -245,24 +266,33 @@ class PaperTable:
         """Count the papers with words in a column of terms, and their words."""
         import pyarrow.compute as pc
 
-        papers = words = 0
+        papers = 0
+        words = 0
         with self._with_named_errors():
-            query = self._table.search().select([column]).limit(None)
+            query = self._table.search().select([column])
+            query = query.limit(None)
             for batch in query.to_batches(65_536):
-                texts = batch[column].filter(pc.not_equal(batch[column], ""))
+                has_words = pc.not_equal(batch[column], "")
+                texts = batch[column].filter(has_words)
                 papers += len(texts)
-                words += len(texts) + (pc.sum(pc.count_substring(texts, " ")).as_py() or 0)
+                spaces = pc.sum(pc.count_substring(texts, " "))
+                words += len(texts)
+                words += spaces.as_py() or 0
         return papers, words
 
     def count_papers(self, column: str, word: str) -> int:
         """Count the papers that have a word in a column of terms."""
         with self._with_named_errors():
             papers = self._table.count_rows()
-        return len(self._by_words(column, [word], EVERYWHERE, papers)) if papers else 0
+        if not papers:
+            return 0
+        table = self._by_words(column, [word], EVERYWHERE, papers)
+        return len(table)
 
     def read_fields(self, ids: Sequence[str], fields: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Read some fields of papers, by id."""
-        return {row["id"]: row for row in self._read_rows(ids, ["id", *fields])}
+        rows = self._read_rows(ids, ["id", *fields])
+        return {row["id"]: row for row in rows}
 
     def _joined(self, first: Result, second: Result) -> tuple[Result, Result]:
         """Return both rankings with one key for each paper."""
@@ -285,9 +315,11 @@ class PaperTable:
         width = self.manifest.dimensions
         papers: dict[str, Paper] = {}
         vectors: dict[str, np.ndarray] = {}
-        for row in self._read_rows(ids, [*PAPER, SENTENCES]):
-            papers[row["id"]] = to_paper(row)
-            vectors[row["id"]] = read_half_vectors(row[SENTENCES], width)
+        columns = [*PAPER, SENTENCES]
+        for row in self._read_rows(ids, columns):
+            key = row["id"]
+            papers[key] = to_paper(row)
+            vectors[key] = read_half_vectors(row[SENTENCES], width)
         return papers, vectors
 
     def stamps(self, ids: Sequence[str]) -> dict[str, str]:
@@ -315,9 +347,12 @@ class PaperTable:
         with self._with_named_errors():
             if all(key in row_numbers for key in ids):
                 numbers = sorted({row_numbers[key] for key in ids})
-                query = self._table.take_row_ids(numbers).select(list(columns))
+                query = self._table.take_row_ids(numbers)
+                query = query.select(list(columns))
             else:
-                query = self._table.search().where(id_filter(ids)).select(list(columns))
+                has_id = id_filter(ids)
+                query = self._table.search().where(has_id)
+                query = query.select(list(columns))
                 query = query.limit(None)
             table = query.to_arrow()
         rows: list[dict[str, Any]] = table.to_pylist()
@@ -328,7 +363,8 @@ class PaperTable:
         self._written += len(ids)
         if self._known is None and self._written > _MANY:
             with self._with_named_errors():
-                query = self._table.search().select(["id"]).limit(None)
+                query = self._table.search().select(["id"])
+                query = query.limit(None)
                 known: set[int] = set()
                 for batch in query.to_batches(65_536):
                     known.update(map(hash, batch["id"].to_pylist()))
@@ -341,8 +377,9 @@ class PaperTable:
         has_vectors = self.manifest.stored_dimensions > 0
         columns = paper_columns(self.manifest.sentences > 0, has_vectors)
         with self._with_named_errors():
-            query = self._table.search().select(columns).limit(None)
-            yield from map(read_rows, query.to_batches(size))
+            query = self._table.search().select(columns)
+            batches = query.limit(None).to_batches(size)
+            yield from map(read_rows, batches)
 
     @property
     def has_keys(self) -> bool:
@@ -351,36 +388,55 @@ class PaperTable:
 
     def headings(self, version: int, keys: Collection[int] | None = None) -> Iterator[Paper]:
         """Yield the papers of a version without their abstracts; with `keys` only their papers."""
-        columns = ["id", "title", "authors", "date", "doi", "url"]
+        columns = [
+            "id",
+            "title",
+            "authors",
+            "date",
+            "doi",
+            "url",
+        ]
         with self._with_named_errors():
-            table = connection(self.files).open_table(self.manifest.table)
+            database = connection(self.files)
+            table = database.open_table(self.manifest.table)
             table.checkout(version)
-            query = table.search().select(columns).limit(None)
+            query = table.search().select(columns)
+            query = query.limit(None)
             if keys is not None:
-                listed = ", ".join(map(str, sorted(keys)))
+                sorted_keys = sorted(keys)
+                listed = ", ".join(map(str, sorted_keys))
                 query = query.where(f"array_has_any({KEYS}, [{listed}])")
             for batch in query.to_batches(8_192):
                 for row in batch.to_pylist():
                     names = tuple(row["authors"])
-                    source = Source(row["id"], row["title"], authors=names, date=row["date"])
+                    source = Source(
+                        row["id"],
+                        row["title"],
+                        authors=names,
+                        date=row["date"],
+                    )
                     yield Paper(source, row["doi"], row["url"])
 
     def notices(self) -> dict[str, str]:
         """Map DOIs to the state of the papers according to indexed notices."""
         with self._with_named_errors():
             query = self._table.search().where(f"retracted LIKE '%{NOTICE}%'")
-            table = query.select(["doi", "retracted"]).limit(None).to_arrow()
+            query = query.select(["doi", "retracted"])
+            table = query.limit(None).to_arrow()
         notices: dict[str, str] = {}
         for row in table.to_pylist():
-            add_notice(notices, row["retracted"], plain_doi(row["doi"]) or row["doi"])
+            doi = plain_doi(row["doi"]) or row["doi"]
+            add_notice(notices, row["retracted"], doi)
         return notices
 
     def retracted(self, ids: Sequence[str]) -> dict[str, str]:
         """Map papers with a notice of retraction or correction to that notice."""
         notices: dict[str, str] = {}
         for row in self._read_rows(ids, ("id", "retracted")):
-            if row["retracted"]:
-                notices[row["id"]] = row["retracted"]
+            notice = row["retracted"]
+            if notice:
+                key = row["id"]
+                notices[key] = notice
         return notices
 
 
@@ -393,7 +449,9 @@ class WeighedWords(NamedTuple):
 
 
 def weighed_words(
-    terms: Sequence[str], names: Sequence[str], names_weight: float
+    terms: Sequence[str],
+    names: Sequence[str],
+    names_weight: float,
 ) -> list[WeighedWords]:
     """Divide a post's words into rankings, whose sum counts each word as often as it occurs.
 
@@ -409,20 +467,27 @@ def weighed_words(
             words += [term] * count
         else:
             words.append(term)
-            many.setdefault(count, []).append(term)
+            repeated = many.setdefault(count, [])
+            repeated.append(term)
     if words:
         parts.append(WeighedWords("terms", words, 1.0))
     for count, repeated in many.items():
-        parts.append(WeighedWords("terms", repeated, count - 1.0))
+        part = WeighedWords("terms", repeated, count - 1.0)
+        parts.append(part)
     if names and names_weight:
-        parts.append(WeighedWords("names", list(dict.fromkeys(names)), names_weight))
+        distinct_names = list(dict.fromkeys(names))
+        part = WeighedWords("names", distinct_names, names_weight)
+        parts.append(part)
     return parts
 
 
 def row_numbers(table: Any, where: Where = EVERYWHERE) -> np.ndarray:
     """List the numbers of a table's rows that pass a filter."""
-    query = filtered(table.search().select(["day"]).with_row_id(True), where)
-    numbers: np.ndarray = query.limit(None).to_arrow()["_rowid"].to_numpy()
+    query = table.search().select(["day"])
+    query = query.with_row_id(True)
+    query = filtered(query, where).limit(None)
+    row_ids = query.to_arrow()["_rowid"]
+    numbers: np.ndarray = row_ids.to_numpy()
     return numbers
 
 
@@ -441,34 +506,43 @@ def best_sums(rankings: Sequence[Ranking], k: int) -> Ranked:
         sums = np.nansum(scores, axis=0)
         floor = 0.0
         if len(sums) >= k:
-            floor = -np.partition(-sums, k - 1)[k - 1]
+            negative_sums = np.partition(-sums, k - 1)
+            floor = -negative_sums[k - 1]
         if sum(lasts) <= floor or not any(lasts):
             break
         depth *= _MORE
     # In a ranking that does not list a row, the row's score is at most that of the last listed one.
     unknown = np.isnan(scores)
-    highest = sums + np.array(lasts) @ unknown
-    possible = highest >= floor * (1 - 1e-6)
+    most_added = np.array(lasts) @ unknown
+    highest = sums + most_added
+    needed = floor * (1 - 1e-6)
+    possible = highest >= needed
     for number, ranking in enumerate(rankings):
         missing = rows[possible & unknown[number]]
         if missing.size:
             listed, values = ranking(len(missing), missing)
-            sums[np.searchsorted(rows, listed)] += values
+            places = np.searchsorted(rows, listed)
+            sums[places] += values
     best = np.lexsort((rows, -sums))[:k]
     return rows[best], sums[best]
 
 
 def _last_score(scores: np.ndarray, depth: int) -> float:
     """Return the maximal score of rows beyond a ranking's first `depth`."""
-    return scores[-1] if len(scores) >= depth else 0.0
+    if len(scores) < depth:
+        return 0.0
+    return scores[-1]
 
 
 def _score_table(lists: Sequence[Ranked], lasts: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     """List the rows of all rankings, and their scores [rankings, rows]; NaN if unknown."""
-    rows = np.unique(np.concatenate([listed for listed, _ in lists]))
-    scores = np.full((len(lists), len(rows)), np.nan)
+    all_rows = [listed for listed, _ in lists]
+    rows = np.unique(np.concatenate(all_rows))
+    shape = (len(lists), len(rows))
+    scores = np.full(shape, np.nan)
     for number, (listed, values) in enumerate(lists):
-        scores[number, np.searchsorted(rows, listed)] = values
+        places = np.searchsorted(rows, listed)
+        scores[number, places] = values
         if not lasts[number]:
             scores[number] = np.nan_to_num(scores[number])
     return rows, scores

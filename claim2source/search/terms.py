@@ -59,7 +59,9 @@ class Terms:
 
     @classmethod
     def joined(cls, texts: Sequence[np.ndarray]) -> Terms:
-        return cls(np.concatenate([_NONE, *texts]), _bounds(list(map(len, texts))))
+        ids = np.concatenate([_NONE, *texts])
+        lengths = [len(text) for text in texts]
+        return cls(ids, _bounds(lengths))
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -67,32 +69,43 @@ class Terms:
     @property
     def owners(self) -> np.ndarray:
         """Return the number of every id's text, [ids]."""
-        return np.repeat(np.arange(len(self)), np.diff(self.bounds))
+        numbers = np.arange(len(self))
+        lengths = np.diff(self.bounds)
+        return np.repeat(numbers, lengths)
 
     def part(self, start: int, end: int) -> Terms:
         bounds = self.bounds[start : end + 1]
-        return Terms(self.ids[bounds[0] : bounds[-1]], bounds - bounds[0])
+        first = bounds[0]
+        last = bounds[-1]
+        ids = self.ids[first:last]
+        return Terms(ids, bounds - first)
 
     def split(self) -> list[np.ndarray]:
+        starts = self.bounds[:-1]
+        ends = self.bounds[1:]
         parts = []
-        for start, end in zip(self.bounds[:-1], self.bounds[1:], strict=True):
+        for start, end in zip(starts, ends, strict=True):
             parts.append(self.ids[start:end])
         return parts
 
     def select(self, mask: np.ndarray) -> Terms:
         """Keep the ids where `mask` (bool [ids]) is true."""
-        before = np.concatenate([[0], np.cumsum(mask)])
-        return Terms(self.ids[mask], before[self.bounds])
+        kept = np.cumsum(mask)
+        before = np.concatenate([[0], kept])
+        ids = self.ids[mask]
+        return Terms(ids, before[self.bounds])
 
     def numbered(self, number_of: np.ndarray) -> Terms:
         """Replace id i by number_of[i]; drop ids numbered below 0."""
         numbers = number_of.astype(np.int32)
-        terms = Terms(numbers[self.ids], self.bounds)
-        return terms.select(terms.ids >= 0)
+        ids = numbers[self.ids]
+        terms = Terms(ids, self.bounds)
+        return terms.select(ids >= 0)
 
 
 def _bounds(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
-    ends = np.cumsum(np.array(lengths, dtype=np.int64))
+    counts = np.array(lengths, dtype=np.int64)
+    ends = np.cumsum(counts)
     return np.concatenate([[0], ends])
 
 
@@ -125,37 +138,50 @@ class Analysis:
 
     def sources(self, texts: Iterable[str]) -> Terms:
         """Analyse all sources; the `vocabulary` of their terms also numbers claims' terms."""
-        return _expanded(*self._number_source_terms(texts))
+        split, of_word = self._number_source_terms(texts)
+        return _expanded(split, of_word)
 
     def counted_sources(self, texts: Iterable[str]) -> Counts | None:
         """Analyse all sources as `sources` does, and count their terms; None without any term."""
         split, of_word = self._number_source_terms(texts)
-        if not self.vocabulary:
+        terms = len(self.vocabulary)
+        if not terms:
             return None
-        return Counts.of(split, of_word, len(self.vocabulary))
+        return Counts.of(split, of_word, terms)
 
     def _number_source_terms(self, texts: Iterable[str]) -> tuple[Terms, Terms]:
         """Number each text's words, and each word's terms."""
         tokens, split, of_word = self._number_tokens(texts)
         is_term, stems = self._stems(tokens, self._stop_words)
         self.vocabulary = {}
-        terms = np.full(len(tokens), -1, np.int32)
-        terms[is_term] = _numbers(stems, self.vocabulary)
-        return split, of_word.numbered(terms)
+        token_terms = np.full(len(tokens), -1, np.int32)
+        token_terms[is_term] = _numbers(stems, self.vocabulary)
+        word_terms = of_word.numbered(token_terms)
+        return split, word_terms
 
-    def claims(self, texts: Iterable[str], stop_words: Iterable[str]) -> Terms:
+    def claims(
+        self,
+        texts: Iterable[str],
+        stop_words: Iterable[str],
+    ) -> Terms:
         """Analyse claims into terms that the sources also have.
 
         `stop_words` and the sources' own stop words are removed.
         """
         tokens, split, of_word = self._number_tokens(texts)
-        is_term, stems = self._stems(tokens, self._stop_words.union(stop_words))
+        left_out = self._stop_words.union(stop_words)
+        is_term, stems = self._stems(tokens, left_out)
         numbers = map(self.vocabulary.get, stems, repeat(-1))
-        terms = np.full(len(tokens), -1, np.int32)
-        terms[is_term] = np.fromiter(numbers, np.int32, len(stems))
-        return _expanded(split, of_word.numbered(terms))
+        token_terms = np.full(len(tokens), -1, np.int32)
+        token_terms[is_term] = np.fromiter(numbers, np.int32, len(stems))
+        word_terms = of_word.numbered(token_terms)
+        return _expanded(split, word_terms)
 
-    def _stems(self, tokens: list[str], left_out: set[str]) -> tuple[np.ndarray, list[str]]:
+    def _stems(
+        self,
+        tokens: list[str],
+        left_out: set[str],
+    ) -> tuple[np.ndarray, list[str]]:
         """Return a mask of the tokens to keep, bool [tokens], and their stems."""
         is_left_out = map(left_out.__contains__, tokens)
         is_term = ~np.fromiter(is_left_out, bool, len(tokens))
@@ -170,9 +196,11 @@ class Analysis:
             return _tokens_at_spaces(texts)
         if self._speller is not None:
             texts = map(self._speller, texts)
-        words, split = _words(texts, lower=not self._whole_words)
+        lower = not self._whole_words
+        words, split = _words(texts, lower)
         if self._whole_words:
-            tokens, of_word = _numbered_parts(list(map(str.split, words)))
+            parts = list(map(str.split, words))
+            tokens, of_word = _numbered_parts(parts)
         else:
             tokens, of_word = _tokens(words)
         return tokens, split, of_word
@@ -183,40 +211,53 @@ def _numbered_parts(parts: Sequence[list[str]]) -> tuple[list[str], Terms]:
     number_of: dict[str, int] = {}
     ids = _numbers(list(chain.from_iterable(parts)), number_of)
     lengths = list(map(len, parts))
-    return list(number_of), Terms(ids, _bounds(lengths))
+    bounds = _bounds(lengths)
+    return list(number_of), Terms(ids, bounds)
 
 
 def _tokens(words: Sequence[str]) -> tuple[list[str], Terms]:
     """List the distinct tokens of distinct words; number each word's tokens."""
     # Most words are one token; a pattern splits the others.
-    single = np.fromiter(map(str.isalnum, words), bool, len(words))
-    single &= np.fromiter(map(len, words), np.int64, len(words)) > 1
+    is_alphanumeric = map(str.isalnum, words)
+    single = np.fromiter(is_alphanumeric, bool, len(words))
+    letters = map(len, words)
+    single &= np.fromiter(letters, np.int64, len(words)) > 1
     singles = list(compress(words, single))
     others = [*compress(words, ~single), ""]
     pieces: list[str] = _TOKENS("\n".join(others))
-    is_end = np.fromiter(map("\n".__eq__, pieces), bool, len(pieces))
+    equal_breaks = map("\n".__eq__, pieces)
+    is_end = np.fromiter(equal_breaks, bool, len(pieces))
     ends = np.flatnonzero(is_end)
     lengths = single.astype(np.int64)
-    lengths[~single] = np.diff(ends, prepend=-1) - 1
+    distances = np.diff(ends, prepend=-1)
+    lengths[~single] = distances - 1
 
     # The tokens of single words come first in the vocabulary, whose order has no meaning.
     number_of = dict(zip(singles, count(), strict=False))
-    ids = np.empty(lengths.sum(), np.int32)
+    total = lengths.sum()
+    ids = np.empty(total, np.int32)
     of_single = np.repeat(single, lengths)
     ids[of_single] = np.arange(len(singles))
-    ids[~of_single] = _numbers([token for token in pieces if token != "\n"], number_of)
-    return list(number_of), Terms(ids, _bounds(lengths))
+    other_tokens = [token for token in pieces if token != "\n"]
+    ids[~of_single] = _numbers(other_tokens, number_of)
+    bounds = _bounds(lengths)
+    return list(number_of), Terms(ids, bounds)
 
 
 def _tokens_at_spaces(texts: Iterable[str]) -> tuple[list[str], Terms, Terms]:
     """Split texts at single spaces; every word is one token."""
-    tokens, split = _numbered_parts([text.split(" ") for text in texts])
+    parts = [text.split(" ") for text in texts]
+    tokens, split = _numbered_parts(parts)
     ids = np.arange(len(tokens), dtype=np.int32)
     bounds = np.arange(len(tokens) + 1)
-    return tokens, split, Terms(ids, bounds)
+    of_word = Terms(ids, bounds)
+    return tokens, split, of_word
 
 
-def _numbers(words: list[str], number_of: dict[str, int]) -> np.ndarray:
+def _numbers(
+    words: list[str],
+    number_of: dict[str, int],
+) -> np.ndarray:
     """Look up the numbers of words, int32; new ones get the next numbers."""
     numbers = (number_of.setdefault(word, len(number_of)) for word in words)
     return np.fromiter(numbers, np.int32, len(words))
@@ -226,15 +267,21 @@ def _expanded(split: Terms, of_word: Terms) -> Terms:
     # Imported here, because training on mined negatives needs neither this nor Arrow.
     from scipy.sparse import csr_array
 
-    shape = (len(of_word), int(of_word.ids.max(initial=0)) + 1)
+    highest = int(of_word.ids.max(initial=0))
+    shape = (len(of_word), highest + 1)
     units = np.ones(len(of_word.ids), dtype=np.int8)
-    terms_of_words = csr_array((units, of_word.ids, of_word.bounds), shape=shape)
+    content = (units, of_word.ids, of_word.bounds)
+    terms_of_words = csr_array(content, shape=shape)
     expanded = terms_of_words[split.ids]
     pointers = expanded.indptr.astype(np.int64)
-    return Terms(expanded.indices, pointers[split.bounds])
+    bounds = pointers[split.bounds]
+    return Terms(expanded.indices, bounds)
 
 
-def _words(texts: Iterable[str], lower: bool) -> tuple[list[str], Terms]:
+def _words(
+    texts: Iterable[str],
+    lower: bool,
+) -> tuple[list[str], Terms]:
     """Split texts at ASCII white space: the distinct words, and each text's words by number.
 
     Words may be empty, and may contain white space of other scripts, but not at their ends.
@@ -246,31 +293,57 @@ def _words(texts: Iterable[str], lower: bool) -> tuple[list[str], Terms]:
     blocks = [Terms.joined([])]
     remaining = iter(texts)
     while part := list(islice(remaining, _SPLIT)):
-        try:
-            array = pyarrow.array(part, pyarrow.large_string())
-        except UnicodeEncodeError:
-            # An unpaired surrogate, which loaders refuse, is not a letter.
-            encoded = [text.encode("utf-8", "replace").decode("utf-8") for text in part]
-            array = pyarrow.array(encoded, pyarrow.large_string())
+        array = _text_array(part)
         _, buffer, letters = array.buffers()
-        bounds = np.frombuffer(buffer, np.int64, len(part) + 1)
-        starts = _starts(np.frombuffer(letters or b"", np.uint8, bounds[-1]), bounds)
+        bound_count = len(part) + 1
+        bounds = np.frombuffer(buffer, np.int64, bound_count)
+        end = bounds[-1]
+        content = np.frombuffer(letters or b"", np.uint8, end)
+        starts = _starts(content, bounds)
+
         # A word extends to the next one's start, so that no text is copied.
         offsets = pyarrow.py_buffer(starts)
-        split = pyarrow.LargeStringArray.from_buffers(len(starts) - 1, offsets, letters)
+        split = pyarrow.LargeStringArray.from_buffers(
+            len(starts) - 1,
+            offsets,
+            letters,
+        )
         words = split.dictionary_encode()
         distinct = map(str.strip, words.dictionary.to_pylist())
         if lower:
             distinct = map(str.lower, distinct)
         numbers = _numbers(list(distinct), number_of)
-        ids = numbers[np.asarray(words.indices)]
-        blocks.append(Terms(ids, np.searchsorted(starts, bounds)))
+        indices = np.asarray(words.indices)
+        ids = numbers[indices]
+        word_bounds = np.searchsorted(starts, bounds)
+        blocks.append(Terms(ids, word_bounds))
+
     ids = np.concatenate([terms.ids for terms in blocks])
     lengths = np.concatenate([np.diff(terms.bounds) for terms in blocks])
-    return list(number_of), Terms(ids, _bounds(lengths))
+    joined = Terms(ids, _bounds(lengths))
+    return list(number_of), joined
 
 
-def _starts(letters: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+def _text_array(texts: list[str]) -> Any:
+    """Convert texts to an Arrow array."""
+    import pyarrow
+
+    kind = pyarrow.large_string()
+    try:
+        return pyarrow.array(texts, kind)
+    except UnicodeEncodeError:
+        # An unpaired surrogate, which loaders refuse, is not a letter.
+        encoded: list[str] = []
+        for text in texts:
+            content = text.encode("utf-8", "replace")
+            encoded.append(content.decode("utf-8"))
+        return pyarrow.array(encoded, kind)
+
+
+def _starts(
+    letters: np.ndarray,
+    bounds: np.ndarray,
+) -> np.ndarray:
     """Find the starts of words in the UTF-8 (uint8) of texts, followed by the end of all.
 
     `bounds` [texts + 1] are those of the texts: a word starts there even without white space.
@@ -298,17 +371,23 @@ class Counts:
     lengths: np.ndarray
 
     @classmethod
-    def of(cls, texts: Terms, of_word: Terms, terms: int) -> Counts:
+    def of(
+        cls,
+        texts: Terms,
+        of_word: Terms,
+        terms: int,
+    ) -> Counts:
         """Count the terms of every document, by the numbers of its words and of their terms."""
         of_text = _occurrences(texts, len(of_word), np.int32)
         by_word = _occurrences(of_word, terms, np.int32)
         # The product sums repeats, without a list of every document's terms.
         counts = (of_text @ by_word).tocsc()
+        word_lengths = np.diff(of_word.bounds)
         return cls(
-            counts.indptr.astype(np.int64),
-            counts.indices.astype(np.int32),
-            counts.data,
-            of_text @ np.diff(of_word.bounds),
+            indptr=counts.indptr.astype(np.int64),
+            documents=counts.indices.astype(np.int32),
+            frequencies=counts.data,
+            lengths=of_text @ word_lengths,
         )
 
     @property
@@ -318,96 +397,154 @@ class Counts:
 
     def idf(self, okapi: bool) -> np.ndarray:
         """Compute each term's inverse document frequency, by rank_bm25's formula or by Lucene's."""
-        having = self.in_documents + 0.5
-        lacking = len(self.lengths) - self.in_documents + 0.5
+        documents = len(self.lengths)
+        in_documents = self.in_documents
+        having = in_documents + 0.5
+        lacking = documents - in_documents + 0.5
         if not okapi:
-            return np.log1p(lacking / having)
-        idf = np.log(lacking) - np.log(having)
-        idf[idf < 0] = _EPSILON * idf.mean()
+            odds = lacking / having
+            return np.log1p(odds)
+        idf = np.log(lacking)
+        idf -= np.log(having)
+        floor = _EPSILON * idf.mean()
+        idf[idf < 0] = floor
         return idf
 
-    def weights(self, k1: float, b: float, okapi: bool) -> np.ndarray:
+    def weights(
+        self,
+        k1: float,
+        b: float,
+        okapi: bool,
+    ) -> np.ndarray:
         """Compute each posting's contribution to a score, [postings] float32."""
-        norm = k1 * (1 - b + b * self.lengths / self.lengths.mean())
+        mean_length = self.lengths.mean()
+        by_length = b * self.lengths / mean_length
+        norm = k1 * (1 - b + by_length)
         data = self.frequencies.astype(np.float64)
         divisors = norm[self.documents]
         divisors += data
         data /= divisors
         if okapi:
             data *= k1 + 1
-        data *= np.repeat(self.idf(okapi), self.in_documents)
+        idf = self.idf(okapi)
+        data *= np.repeat(idf, self.in_documents)
         return data.astype(np.float32)
 
 
 class Postings:
     """Score sources by the weights of their terms, as rank_bm25 (`okapi`) or Lucene does."""
 
-    def __init__(self, counts: Counts, k1: float, b: float, okapi: bool) -> None:
+    def __init__(
+        self,
+        counts: Counts,
+        k1: float,
+        b: float,
+        okapi: bool,
+    ) -> None:
         self.counts = counts
         self.weights = counts.weights(k1, b, okapi)
         frequencies = counts.in_documents
         documents = len(counts.lengths)
-        self._lifts = counts.idf(okapi) > 0
+        idf = counts.idf(okapi)
+        self._lifts = idf > 0
+
         common = np.flatnonzero(frequencies > documents * _COMMON)
         self._row_of = np.full(len(frequencies), -1, dtype=np.int32)
         self._row_of[common] = np.arange(len(common))
-        self._rows = np.zeros((len(common), documents), dtype=np.float32)
+        rows_shape = (len(common), documents)
+        self._rows = np.zeros(rows_shape, dtype=np.float32)
         for row, term in enumerate(common):
-            postings = slice(counts.indptr[term], counts.indptr[term + 1])
-            self._rows[row, counts.documents[postings]] = self.weights[postings]
-        shape = (len(frequencies), documents)
-        self._postings = _csr(self.weights, counts.documents, counts.indptr, shape)
+            start = counts.indptr[term]
+            end = counts.indptr[term + 1]
+            having_term = counts.documents[start:end]
+            self._rows[row, having_term] = self.weights[start:end]
+
+        self._postings = _csr(
+            self.weights,
+            counts.documents,
+            counts.indptr,
+            (len(frequencies), documents),
+        )
 
     def score_documents(self, claims: Terms) -> np.ndarray:
         """Score all documents for every claim, [claims, documents] float32.
 
         A repeated term counts each time.
         """
-        rare = claims.select(self._row_of[claims.ids] < 0)
+        is_rare = self._row_of[claims.ids] < 0
+        rare = claims.select(is_rare)
         # The concatenated postings of a claim's terms are a row with repeated columns.
         entries = self._postings[rare.ids]
-        shape = len(claims), len(self.counts.lengths)
-        matrix = _csr(entries.data, entries.indices, entries.indptr[rare.bounds], shape)
+        documents = len(self.counts.lengths)
+        matrix = _csr(
+            entries.data,
+            entries.indices,
+            entries.indptr[rare.bounds],
+            (len(claims), documents),
+        )
         scores: np.ndarray = matrix.toarray()
         if len(self._rows):
             common = claims.numbered(self._row_of)
-            scores += _occurrences(common, len(self._rows), np.float32) @ self._rows
+            rows = len(self._rows)
+            times = _occurrences(common, rows, np.float32)
+            scores += times @ self._rows
         return scores
 
-    def matching(self, claims: Terms, scores: np.ndarray, k: int) -> np.ndarray:
+    def matching(
+        self,
+        claims: Terms,
+        scores: np.ndarray,
+        k: int,
+    ) -> np.ndarray:
         """Return a mask of documents with a term of the claim, bool [claims, documents].
 
         Documents that cannot be among the best `k` by `scores` may be omitted.
         """
         if 0 < k < scores.shape[1]:
-            floors = np.maximum(top_k_floors(scores, k), _SMALLEST)
+            kth_scores = top_k_floors(scores, k)
+            floors = np.maximum(kth_scores, _SMALLEST)
             is_match: np.ndarray = scores >= floors[:, None]
         else:
             is_match = scores > 0
+
         # A term in half of the documents may have a weight of 0 or less.
         counts = self.counts
         is_weightless = ~self._lifts[claims.ids]
-        for row in np.unique(claims.owners[is_weightless]):
-            start, end = claims.bounds[row], claims.bounds[row + 1]
-            for term in claims.ids[start:end]:
-                entries = slice(counts.indptr[term], counts.indptr[term + 1])
-                is_match[row, counts.documents[entries]] = True
+        owners = claims.owners[is_weightless]
+        for row in np.unique(owners):
+            first = claims.bounds[row]
+            last = claims.bounds[row + 1]
+            for term in claims.ids[first:last]:
+                start = counts.indptr[term]
+                end = counts.indptr[term + 1]
+                having_term = counts.documents[start:end]
+                is_match[row, having_term] = True
         return is_match
 
 
-def _occurrences(texts: Terms, terms: int, kind: type[np.number[Any]]) -> csr_array:
+def _occurrences(
+    texts: Terms,
+    terms: int,
+    kind: type[np.number[Any]],
+) -> csr_array:
     """Count each text's terms, [texts, terms]: an entry of 1 for each occurrence."""
     units = np.ones(len(texts.ids), dtype=kind)
-    return _csr(units, texts.ids, texts.bounds, (len(texts), terms))
+    shape = (len(texts), terms)
+    return _csr(units, texts.ids, texts.bounds, shape)
 
 
 def _csr(
-    data: np.ndarray, indices: np.ndarray, pointers: np.ndarray, shape: tuple[int, int]
+    data: np.ndarray,
+    indices: np.ndarray,
+    pointers: np.ndarray,
+    shape: tuple[int, int],
 ) -> csr_array:
     # Imported here, because training on mined negatives does not need SciPy.
     from scipy.sparse import csr_array
 
     # SciPy copies all indices to the wider of the two types: pointers stay int32 where they fit.
-    if pointers[-1] < 2**31:
+    last = pointers[-1]
+    if last < 2**31:
         pointers = pointers.astype(np.int32)
-    return csr_array((data, indices, pointers), shape=shape)
+    content = (data, indices, pointers)
+    return csr_array(content, shape=shape)

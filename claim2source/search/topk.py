@@ -14,14 +14,18 @@ _WIDEST = 4
 _LARGEST_KEY = np.uint64(2**64 - 1)
 # All bits of a float32 except its sign.
 _LARGEST_BITS = np.uint32(0x7FFFFFFF)
+# Bits of a key below those of its score, and their mask: the order of equal scores.
+_ORDER_BITS = np.uint64(32)
+_ORDER_MASK = np.uint64(0xFFFFFFFF)
 
 
 def candidate_pool(claims: Sequence[Claim]) -> Pool | None:
     """Return the candidates of the claims that have some; None if none has."""
     pool: dict[str, frozenset[str]] = {}
     for claim in claims:
-        if claim.candidates is not None:
-            pool[claim.id] = frozenset(claim.candidates)
+        candidates = claim.candidates
+        if candidates is not None:
+            pool[claim.id] = frozenset(candidates)
     return pool or None
 
 
@@ -34,15 +38,21 @@ class SourceIds:
 
     def __init__(self, ids: Sequence[str]) -> None:
         self.ids = list(ids)
+        count = len(self.ids)
         self.position_of = {source: i for i, source in enumerate(self.ids)}
+
         listed = np.array(self.ids, dtype=object)
         places = np.argsort(listed, kind="stable")
         self.vocabulary = listed[places]
-        if (self.vocabulary[1:] == self.vocabulary[:-1]).any():
+        later = self.vocabulary[1:]
+        earlier = self.vocabulary[:-1]
+        if (later == earlier).any():
             raise ValueError("a source id repeats")
-        codes = np.empty(len(self.ids), dtype=np.int64)
-        codes[places] = np.arange(len(self.ids))
-        self.order = len(self.ids) - 1 - codes
+
+        codes = np.empty(count, dtype=np.int64)
+        codes[places] = np.arange(count)
+        highest_code = count - 1
+        self.order = highest_code - codes
         # Position -1, no source, has code -1.
         self._codes = np.append(codes, -1)
 
@@ -52,7 +62,8 @@ class SourceIds:
     def candidates(self, claim: Claim) -> np.ndarray:
         """Return the positions of a claim's candidates, ascending; unknown ids are left out."""
         candidates = set(claim.candidates or ())
-        return self._locate(candidates.difference(claim.excluded))
+        allowed = candidates.difference(claim.excluded)
+        return self._locate(allowed)
 
     def excluded(self, claim: Claim) -> np.ndarray:
         """Return the positions of the sources that are excluded for a claim, ascending."""
@@ -61,35 +72,56 @@ class SourceIds:
     def _locate(self, sources: Collection[str]) -> np.ndarray:
         positions = {self.position_of.get(source, -1) for source in sources}
         positions.discard(-1)
-        return np.array(sorted(positions), dtype=np.int64)
+        ascending = sorted(positions)
+        return np.array(ascending, dtype=np.int64)
 
-    def run(self, claims: Sequence[Claim], positions: np.ndarray, scores: np.ndarray) -> Run:
+    def run(
+        self,
+        claims: Sequence[Claim],
+        positions: np.ndarray,
+        scores: np.ndarray,
+    ) -> Run:
         """Build a run from positions (-1: none) and scores, [claims, k] each."""
         claim_ids = [claim.id for claim in claims]
         codes = self._codes[positions]
-        pool = candidate_pool(claims)
-        return Run.from_codes(claim_ids, self.vocabulary, codes, scores, pool=pool)
+        return Run.from_codes(
+            claim_ids,
+            self.vocabulary,
+            codes,
+            scores,
+            pool=candidate_pool(claims),
+        )
 
 
-def top_k_floors(scores: np.ndarray, k: int) -> np.ndarray:
+def top_k_floors(
+    scores: np.ndarray,
+    k: int,
+) -> np.ndarray:
     """Return for each row of `scores` [rows, n] a threshold that at least `k` (1 to n) reach.
 
     It is the k-th highest of many blocks' maxima: one pass instead of a partition of the row.
     """
+    columns = scores.shape[1]
     blocks = 5 * k
-    width = scores.shape[1] // blocks
+    width = columns // blocks
     if width < 2:
-        blocks, highest = scores.shape[1], scores
+        blocks = columns
+        highest = scores
     else:
         covered = scores[:, : width * blocks]
         blocked = covered.reshape(len(scores), width, blocks)
         highest = blocked.max(axis=1)
+
     place = blocks - k
-    floors: np.ndarray = np.partition(highest, place, axis=1)[:, place]
+    partitioned = np.partition(highest, place, axis=1)
+    floors: np.ndarray = partitioned[:, place]
     return floors
 
 
-def sort_keys(scores: np.ndarray, order: np.ndarray) -> np.ndarray:
+def sort_keys(
+    scores: np.ndarray,
+    order: np.ndarray,
+) -> np.ndarray:
     """Pack scores and order into uint64s that sort by float32 score, descending, then `order`.
 
     One sort of numbers is several times faster than a sort by two keys. `order` is 0 to
@@ -100,22 +132,26 @@ def sort_keys(scores: np.ndarray, order: np.ndarray) -> np.ndarray:
     bits = without_sign.view(np.uint32)
     is_negative = bits >> 31
     descending = np.where(is_negative, bits, _LARGEST_BITS - bits)
-    high = descending.astype(np.uint64) << np.uint64(32)
+    high = descending.astype(np.uint64) << _ORDER_BITS
     keys: np.ndarray = high | order.astype(np.uint64)
     return keys
 
 
 def unsorted_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Unpack `sort_keys`: the scores (float32) and the order (int64)."""
-    descending = (keys >> np.uint64(32)).astype(np.uint32)
+    descending = (keys >> _ORDER_BITS).astype(np.uint32)
     is_negative = descending >> 31
     bits = np.where(is_negative, descending, _LARGEST_BITS - descending)
-    order = keys & np.uint64(0xFFFFFFFF)
-    return bits.view(np.float32), order.astype(np.int64)
+    scores = bits.view(np.float32)
+    low = keys & _ORDER_MASK
+    return scores, low.astype(np.int64)
 
 
 def take_top_rows(
-    scores: np.ndarray, mask: np.ndarray, k: int, order: np.ndarray
+    scores: np.ndarray,
+    mask: np.ndarray,
+    k: int,
+    order: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Select the best `k` of every row's `mask` columns: positions (-1: none), scores [rows, k].
 
@@ -123,17 +159,27 @@ def take_top_rows(
     that of `SourceIds`.
     """
     cells = np.flatnonzero(mask)
-    rows, columns = np.divmod(cells, max(mask.shape[1], 1))
+    sources = max(mask.shape[1], 1)
+    rows, columns = np.divmod(cells, sources)
     counts = np.bincount(rows, minlength=len(scores))
-    positions = np.full((len(scores), k), -1, dtype=np.int64)
-    tops = np.zeros((len(scores), k), dtype=np.float32)
+    shape = (len(scores), k)
+    positions = np.full(shape, -1, dtype=np.int64)
+    tops = np.zeros(shape, dtype=np.float32)
+
     # A row with many ties would make the table below as wide for all rows.
     widest = _WIDEST * k
     wide = np.flatnonzero(counts > widest)
     for row in wide:
         row_columns = np.flatnonzero(mask[row])
         row_scores = scores[row, row_columns]
-        positions[row], tops[row] = take_top(row_scores, row_columns, k, order)
+        row_positions, row_tops = take_top(
+            row_scores,
+            row_columns,
+            k,
+            order,
+        )
+        positions[row] = row_positions
+        tops[row] = row_tops
     if len(wide):
         narrow = counts[rows] <= widest
         cells = cells[narrow]
@@ -142,24 +188,46 @@ def take_top_rows(
         counts[wide] = 0
 
     # The candidates of all rows are sorted in one table.
-    starts = np.cumsum(counts) - counts
-    places = np.arange(len(rows)) - np.repeat(starts, counts)
-    width = max(k, int(counts.max(initial=0)))
-    table = np.full((len(scores), width), _LARGEST_KEY, dtype=np.uint64)
-    table[rows, places] = sort_keys(scores.ravel()[cells], order[columns])
+    table = _empty_table(counts, k)
+    places = _places_in_rows(counts)
+    cell_scores = scores.ravel()[cells]
+    cell_order = order[columns]
+    table[rows, places] = sort_keys(cell_scores, cell_order)
     table.sort(axis=1)
     best = table[:, :k]
     filled = best != _LARGEST_KEY
-    tops[filled], orders = unsorted_keys(best[filled])
+    best_scores, best_order = unsorted_keys(best[filled])
 
     position_at = np.empty_like(order)
     position_at[order] = np.arange(len(order))
-    positions[filled] = position_at[orders]
+    positions[filled] = position_at[best_order]
+    tops[filled] = best_scores
     return positions, tops
 
 
+def _empty_table(counts: np.ndarray, k: int) -> np.ndarray:
+    """Make a table of the largest key, for rows of so many candidates and at least `k` columns."""
+    most = int(counts.max(initial=0))
+    width = max(k, most)
+    shape = (len(counts), width)
+    return np.full(shape, _LARGEST_KEY, dtype=np.uint64)
+
+
+def _places_in_rows(counts: np.ndarray) -> np.ndarray:
+    """Number the candidates of each row from 0, row after row."""
+    ends = np.cumsum(counts)
+    starts = ends - counts
+    total = int(counts.sum())
+    places: np.ndarray = np.arange(total)
+    places -= np.repeat(starts, counts)
+    return places
+
+
 def take_top(
-    scores: np.ndarray, positions: np.ndarray, k: int, order: np.ndarray
+    scores: np.ndarray,
+    positions: np.ndarray,
+    k: int,
+    order: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Select the best `k` of `positions` by `scores`, ties by `order`; pad with -1 to length `k`.
 
@@ -171,10 +239,15 @@ def take_top(
         rows = np.flatnonzero(scores >= threshold)
         scores = scores[rows]
         positions = positions[rows]
-    best = np.lexsort((order[positions], -scores))[:k]
+
+    tie_order = order[positions]
+    descending = np.lexsort((tie_order, -scores))
+    best = descending[:k]
     missing = k - len(best)
     no_positions = np.full(missing, -1, dtype=np.int64)
     no_scores = np.zeros(missing, dtype=np.float32)
-    top_positions = np.concatenate([positions[best], no_positions])
-    top_scores = np.concatenate([scores[best], no_scores])
+    best_positions = positions[best]
+    best_scores = scores[best]
+    top_positions = np.concatenate([best_positions, no_positions])
+    top_scores = np.concatenate([best_scores, no_scores])
     return top_positions, top_scores.astype(np.float32)

@@ -44,7 +44,8 @@ from claim2source.text.word_list import FORMAT, WordList, read_senses
 # Translations that are cached.
 _HELD = 10_000
 # Programs that run at a time, and time-outs in a row after which no more are started for a call.
-_AT_A_TIME, _MOST_TIMEOUTS = min(8, os.cpu_count() or 1), 3
+_AT_A_TIME = min(8, os.cpu_count() or 1)
+_MOST_TIMEOUTS = 3
 NOT_KNOWN = "no word is in the word list"
 
 
@@ -78,27 +79,34 @@ class TranslatorConfig(Settings):
     seq2seq: Seq2SeqConfig = field(default_factory=Seq2SeqConfig)
 
     def check(self) -> None:
-        lists, programs = self.files, self.commands
-        several = sorted(lists.keys() & programs.keys())
+        lists = self.files
+        programs = self.commands
+        in_both = lists.keys() & programs.keys()
+        several = sorted(in_both)
         require(not several, "program", several, "none for a language that has a word list")
-        models = bool(self.llm.model) + (self.seq2seq.name is not None)
-        require(models < 2, "seq2seq.name", self.seq2seq.name, "none with llm.model")
-        is_any = bool(lists or programs or models)
+        has_llm = bool(self.llm.model)
+        has_seq2seq = self.seq2seq.name is not None
+        has_both = has_llm and has_seq2seq
+        require(not has_both, "seq2seq.name", self.seq2seq.name, "none with llm.model")
+        is_any = bool(lists or programs or has_llm or has_seq2seq)
         require(is_any, "words", self.words, "one of words, program, llm.model and seq2seq.name")
 
     @property
     def files(self) -> dict[str, Path]:
         """Map languages to the files of their word lists."""
+        names = _by_language("words", self.words, "FILE")
         files: dict[str, Path] = {}
-        for language, name in _by_language("words", self.words, "FILE").items():
-            files[language] = Path(os.path.expanduser(name))
+        for language, name in names.items():
+            full_name = os.path.expanduser(name)
+            files[language] = Path(full_name)
         return files
 
     @property
     def commands(self) -> dict[str, tuple[Command, ...]]:
         """Map languages to the programs that translate them; each pipes to the next one."""
+        texts = _by_language("program", self.program, "COMMAND")
         commands: dict[str, tuple[Command, ...]] = {}
-        for language, text in _by_language("program", self.program, "COMMAND").items():
+        for language, text in texts.items():
             try:
                 commands[language] = read_pipe(text)
             except ValueError:
@@ -109,26 +117,38 @@ class TranslatorConfig(Settings):
     @property
     def only_reads_words(self) -> bool:
         """Whether it needs no program, no model and no server."""
-        return not (self.program or self.llm.model or self.seq2seq.name)
+        needs_more = self.program or self.llm.model or self.seq2seq.name
+        return not needs_more
 
     def absolute(self) -> TranslatorConfig:
         """Make paths of files and folders absolute."""
-        words = [f"{language}={path.resolve()}" for language, path in self.files.items()]
+        files = self.files
+        words = [f"{language}={path.resolve()}" for language, path in files.items()]
         seq2seq = self.seq2seq
-        if seq2seq.name is not None and Path(seq2seq.name).is_dir():
-            seq2seq = replace(seq2seq, name=str(Path(seq2seq.name).resolve()))
+        if seq2seq.name is not None:
+            folder = Path(seq2seq.name)
+            if folder.is_dir():
+                full_name = str(folder.resolve())
+                seq2seq = replace(seq2seq, name=full_name)
         return replace(self, words=words, seq2seq=seq2seq)
 
 
-def _by_language(key: str, pairs: Sequence[str], value: str) -> dict[str, str]:
+def _by_language(
+    key: str,
+    pairs: Sequence[str],
+    value: str,
+) -> dict[str, str]:
     values: dict[str, str] = {}
     for pair in pairs:
         language, equals, text = pair.partition("=")
-        good = bool(equals and text.strip()) and is_language_tag(language)
-        require(good, key, pair, f"LANGUAGE={value}, such as de={value}")
+        text = text.strip()
+        has_both = bool(equals and text)
+        is_valid = has_both and is_language_tag(language)
+        require(is_valid, key, pair, f"LANGUAGE={value}, such as de={value}")
         code = primary_language(language)
-        require(code != "en" and code not in values, key, pair, "one for each language, not en")
-        values[code] = text.strip()
+        is_new = code != "en" and code not in values
+        require(is_new, key, pair, "one for each language, not en")
+        values[code] = text
     return values
 
 
@@ -155,11 +175,15 @@ class Words:
         files = dictd_files(path) if is_dictd(path) else (path,)
         hashes = []
         for file in files:
-            if reason := file_error(file):
+            reason = file_error(file)
+            if reason:
                 raise InputError(file, reason=reason)
             hashes.append(file_hash(file))
-        self._hash = hashes[0] if len(hashes) == 1 else content_hash(hashes)
-        cached = default_root() / "words" / f"{self._hash[:32]}-{FORMAT}.json"
+        self._hash = hashes[0]
+        if len(hashes) != 1:
+            self._hash = content_hash(hashes)
+        folder = default_root() / "words"
+        cached = folder / f"{self._hash[:32]}-{FORMAT}.json"
         senses = _read_cached(cached)
         if senses is None:
             senses = read_senses(path)
@@ -169,7 +193,8 @@ class Words:
         # FreeDict's lists have no inflected forms.
         stemmer = make_language_stemmer(language) if is_dictd(path) else None
         stem = None if stemmer is None else stemmer.stemWord
-        self._words = WordList(senses, get_stop_words(BM25(), language), stem)
+        stop_words = get_stop_words(BM25(), language)
+        self._words = WordList(senses, stop_words, stem)
 
     @property
     def made_by(self) -> Mapping[str, object]:
@@ -181,16 +206,20 @@ class Words:
         for text in texts:
             english = self._words.translate(text.text)
             if english:
-                results.append(WrittenText(english))
+                result = WrittenText(english)
             else:
-                results.append(WrittenText(kind="failed", reason=NOT_KNOWN))
+                result = WrittenText(kind="failed", reason=NOT_KNOWN)
+            results.append(result)
         return results
 
 
 def _read_cached(path: Path) -> dict[str, str] | None:
     with suppress(OSError, ValueError):
-        senses = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(senses, dict) and all(map(_is_text, senses.values())):
+        content = path.read_text(encoding="utf-8")
+        senses = json.loads(content)
+        if not isinstance(senses, dict):
+            return None
+        if all(map(_is_text, senses.values())):
             return senses
     return None
 
@@ -206,54 +235,74 @@ class Program:
     """
 
     def __init__(self, commands: Sequence[Command], seconds: float) -> None:
-        self.commands, self.seconds = tuple(commands), seconds
+        self.commands = tuple(commands)
+        self.seconds = seconds
         self._stamps: list[object] = []
         for command in commands:
-            path = find_program(command[0])
+            name = command[0]
+            path = find_program(name)
             allowed = "installed programs"
-            require(path is not None, "translator.program", command[0], allowed)
+            require(path is not None, "translator.program", name, allowed)
             assert path is not None
             status = path.stat()
-            self._stamps.append([str(path), status.st_size, status.st_mtime_ns])
+            stamp = [str(path), status.st_size, status.st_mtime_ns]
+            self._stamps.append(stamp)
         self._timeouts = 0
 
     @property
     def made_by(self) -> Mapping[str, object]:
-        return {"program": [list(command) for command in self.commands], "files": self._stamps}
+        commands = [list(command) for command in self.commands]
+        return {"program": commands, "files": self._stamps}
 
     def translate(self, texts: Sequence[ForeignText]) -> list[WrittenText]:
         """Translate a few texts at a time; stop after several time-outs in a row."""
         self._timeouts = 0
         with ThreadPoolExecutor(_AT_A_TIME) as pool:
-            return list(pool.map(self._translate, texts))
+            results = pool.map(self._translate, texts)
+            return list(results)
 
     def _translate(self, text: ForeignText) -> WrittenText:
         if self._timeouts >= _MOST_TIMEOUTS:
             reason = f"not asked: no answer within {self.seconds:g} s, several times"
             return WrittenText(kind="not asked", reason=reason)
+        line = " ".join(text.text.split())
         try:
-            output = run_pipe(self.commands, " ".join(text.text.split()), self.seconds)
+            output = run_pipe(self.commands, line, self.seconds)
         except ProgramError as error:
-            self._timeouts = self._timeouts + 1 if isinstance(error, TimedOut) else 0
+            if isinstance(error, TimedOut):
+                self._timeouts = self._timeouts + 1
+            else:
+                self._timeouts = 0
             return WrittenText(kind="failed", reason=str(error))
         self._timeouts = 0
-        return text.judge(" ".join(output.split()))
+        english = " ".join(output.split())
+        return text.judge(english)
 
 
 class ServerModel:
     """Translate by a language model on a server, which must answer in time."""
 
-    def __init__(self, config: TranslatorConfig, answers: AnswerStore | None) -> None:
+    def __init__(
+        self,
+        config: TranslatorConfig,
+        answers: AnswerStore | None,
+    ) -> None:
         # No retries, because a user waits for the answer.
-        asked = replace(config.llm, timeout=min(config.llm.timeout, config.timeout), retries=0)
-        self.config, self.prompt = config, config.prompt
+        timeout = min(config.llm.timeout, config.timeout)
+        asked = replace(config.llm, timeout=timeout, retries=0)
+        self.config = config
+        self.prompt = config.prompt
         read_prompt_names(config.prompt)
         self._llm = LLM(asked, answers)
 
     @property
     def made_by(self) -> Mapping[str, object]:
-        llm = self._llm.config
-        settings = as_plain(replace(llm, key_env=LLMConfig.key_env, url=LLMConfig.url))
+        without_server = replace(
+            self._llm.config,
+            key_env=LLMConfig.key_env,
+            url=LLMConfig.url,
+        )
+        settings = as_plain(without_server)
         return {"llm": settings, "prompt": self.prompt}
 
     def translate(self, texts: Sequence[ForeignText]) -> list[WrittenText]:
@@ -262,7 +311,8 @@ class ServerModel:
         try:
             results, _ = write_texts(self._llm, tasks, "translations")
         except UserError as error:
-            return [WrittenText(kind="failed", reason=str(error)) for _ in texts]
+            reason = str(error)
+            return [WrittenText(kind="failed", reason=reason) for _ in texts]
         return results
 
 
@@ -287,14 +337,20 @@ class Judged:
         results: list[WrittenText] = []
         replies = self._model.translate(texts, progress=False)
         for text, reply in zip(texts, replies, strict=True):
-            results.append(reply if reply.kind else text.judge(reply.text))
+            if not reply.kind:
+                reply = text.judge(reply.text)
+            results.append(reply)
         return results
 
 
 class Remembered:
     """Cache translations by content, also in a folder if one is given; failures are not cached."""
 
-    def __init__(self, translator: Translator, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        translator: Translator,
+        folder: Path | None = None,
+    ) -> None:
         self.translator = translator
         self._folder = folder
         self._made_by = content_hash(translator.made_by)
@@ -306,7 +362,10 @@ class Remembered:
 
     def translate(self, texts: Sequence[ForeignText]) -> list[WrittenText]:
         """Translate the distinct texts that are not in the cache."""
-        keys = [content_hash([self._made_by, text.language, text.text]) for text in texts]
+        keys: list[str] = []
+        for text in texts:
+            key = content_hash([self._made_by, text.language, text.text])
+            keys.append(key)
         results: dict[str, WrittenText] = {}
         missing: dict[str, ForeignText] = {}
         for key, text in zip(keys, texts, strict=True):
@@ -316,7 +375,8 @@ class Remembered:
             else:
                 results[key] = known
         if missing:
-            new = self.translator.translate(list(missing.values()))
+            new_texts = list(missing.values())
+            new = self.translator.translate(new_texts)
             for key, result in zip(missing, new, strict=True):
                 results[key] = result
                 if result.text:
@@ -329,20 +389,29 @@ class Remembered:
             return self._held[key]
         if self._folder is None:
             return None
+        path = self._folder / f"{key}.json"
         with suppress(OSError, ValueError, TypeError, KeyError):
-            stored = json.loads((self._folder / f"{key}.json").read_text(encoding="utf-8"))
+            content = path.read_text(encoding="utf-8")
+            stored = json.loads(content)
             kind: Literal["", "doubtful"] = "doubtful" if stored["kind"] else ""
-            result = WrittenText(str(stored["text"]), kind, stored["reason"])
+            english = str(stored["text"])
+            result = WrittenText(english, kind, stored["reason"])
             self._hold(key, result)
             return result
         return None
 
     def _keep(self, key: str, result: WrittenText) -> None:
         self._hold(key, result)
-        if self._folder is not None:
-            values = {"text": result.text, "kind": result.kind, "reason": result.reason}
-            with suppress(OSError):
-                write_json(self._folder / f"{key}.json", values)
+        if self._folder is None:
+            return
+        values = {
+            "text": result.text,
+            "kind": result.kind,
+            "reason": result.reason,
+        }
+        path = self._folder / f"{key}.json"
+        with suppress(OSError):
+            write_json(path, values)
 
     def _hold(self, key: str, result: WrittenText) -> None:
         self._held[key] = result
@@ -363,7 +432,11 @@ class Translators:
     asked: int = 0
 
     @classmethod
-    def open(cls, config: TranslatorConfig, store: Store | None = None) -> Translators:
+    def open(
+        cls,
+        config: TranslatorConfig,
+        store: Store | None = None,
+    ) -> Translators:
         """Read word lists, and find programs and prompts; models are loaded on use.
 
         Translations are stored if there is a store. Raises `UserError`.
@@ -371,27 +444,38 @@ class Translators:
         folder = None if store is None else store.root / "translations"
         by_language: dict[str, Translator] = {}
         for language, path in config.files.items():
-            by_language[language] = Remembered(Words(path, language))
+            words = Words(path, language)
+            by_language[language] = Remembered(words)
         for language, commands in config.commands.items():
-            by_language[language] = Remembered(Program(commands, config.timeout), folder)
+            program = Program(commands, config.timeout)
+            by_language[language] = Remembered(program, folder)
+
         other: Translator | None = None
         if config.llm.model:
-            answers = None if store is None else AnswerStore(store.root / ANSWERS)
+            answers: AnswerStore | None = None
+            if store is not None:
+                answers = AnswerStore(store.root / ANSWERS)
             other = ServerModel(config, answers)
         elif config.seq2seq.name is not None:
-            other = Remembered(Judged(config.seq2seq), folder)
+            model = Judged(config.seq2seq)
+            other = Remembered(model, folder)
         return cls(by_language, other)
 
     @property
     def name(self) -> str:
         """Identify the translators by a hash of all that translations depend on."""
-        made_by = {language: own.made_by for language, own in self.by_language.items()}
-        return content_hash([made_by, self.other and self.other.made_by])[:12]
+        own = self.by_language.items()
+        made_by = {language: translator.made_by for language, translator in own}
+        other_made_by = self.other and self.other.made_by
+        digest = content_hash([made_by, other_made_by])
+        return digest[:12]
 
     def for_language(self, language: str) -> Translator | None:
         """Return the translator of a language; None if there is none or English needs none."""
         code = primary_language(language)
-        return None if code == "en" else self.by_language.get(code, self.other)
+        if code == "en":
+            return None
+        return self.by_language.get(code, self.other)
 
     def translate(self, texts: Sequence[ForeignText]) -> list[WrittenText]:
         """Translate texts, in their order; texts of a language without a translator fail."""
@@ -404,11 +488,16 @@ class Translators:
                 reason = f"no translator for {text.language}"
                 results[position] = WrittenText(kind="failed", reason=reason)
                 continue
-            translators[id(own)] = own
-            by_translator.setdefault(id(own), []).append(position)
+            key = id(own)
+            translators[key] = own
+            own_positions = by_translator.setdefault(key, [])
+            own_positions.append(position)
+
         for key, positions in by_translator.items():
             own_texts = [texts[position] for position in positions]
-            results |= zip(positions, translators[key].translate(own_texts), strict=True)
+            own_results = translators[key].translate(own_texts)
+            results |= zip(positions, own_results, strict=True)
+
         self.asked += len(texts)
         for result in results.values():
             if not result.text:
@@ -416,7 +505,10 @@ class Translators:
         return [results[position] for position in range(len(texts))]
 
     def translate_claims(
-        self, claims: Sequence[Claim], *, overwrite: bool = False
+        self,
+        claims: Sequence[Claim],
+        *,
+        overwrite: bool = False,
     ) -> tuple[list[Claim], set[str]]:
         """Add translations to claims of supported languages; return the ids of failed ones.
 
@@ -424,9 +516,14 @@ class Translators:
         """
         texts: dict[str, ForeignText] = {}
         for claim in claims:
-            if self.for_language(claim.lang) is not None and (overwrite or not claim.translation):
+            if self.for_language(claim.lang) is None:
+                continue
+            if overwrite or not claim.translation:
                 texts[claim.id] = ForeignText(claim.id, CLAIM, claim.text, claim.lang)
-        results = dict(zip(texts, self.translate(list(texts.values())), strict=True))
+        foreign_texts = list(texts.values())
+        translations = self.translate(foreign_texts)
+        results = dict(zip(texts, translations, strict=True))
+
         translated: list[Claim] = []
         failed: set[str] = set()
         for claim in claims:

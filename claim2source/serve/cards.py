@@ -13,7 +13,11 @@ from claim2source.search.bm25 import Analyser
 from claim2source.serve.evidence import Evidence, Number, compared_numbers, evidence
 from claim2source.serve.words import Words
 
-VERDICTS = {"found": "Found", "uncertain": "Uncertain", "not here": "Not here"}
+VERDICTS = {
+    "found": "Found",
+    "uncertain": "Uncertain",
+    "not here": "Not here",
+}
 # Text, and whether it is a word of the post.
 Piece = tuple[str, bool]
 
@@ -47,14 +51,30 @@ class Cards:
         """Make the card of each of an answer's papers."""
         claim = answer.post.claim(answer.lang)
         claim = replace(claim, translation=answer.searched or None)
-        terms = set(self._analyser.claim(claim))
+        claim_terms = self._analyser.claim(claim)
+        terms = set(claim_terms)
         return [self._card(answer, match, terms, words) for match in answer.matches]
 
-    def _card(self, answer: Answer, match: Match, terms: set[str], words: Words) -> PaperCard:
+    def _card(
+        self,
+        answer: Answer,
+        match: Match,
+        terms: set[str],
+        words: Words,
+    ) -> PaperCard:
         paper = match.paper
         abstract = without_emails(paper.source.abstract)
-        texts = "\n".join((match.sentence, without_emails(paper.source.title), abstract))
-        shared = set(self._flat(match.words[1]))
+        title = without_emails(paper.source.title)
+        texts = "\n".join((match.sentence, title, abstract))
+
+        paper_words = match.words[1]
+        paper_terms = self._flat(paper_words)
+        shared = set(paper_terms)
+        post = answer.post.text
+        post_sentence = match.post_sentence or post
+        sentence = without_emails(match.sentence)
+        own_answer = replace(answer, matches=(match,))
+
         return PaperCard(
             match=match,
             lang=primary_language(paper.lang),
@@ -63,11 +83,11 @@ class Cards:
             retraction=retraction_text(paper, words),
             words=_words_text(match, words),
             scores=_scores_text(match, answer.verdict, words),
-            post_sentence=self._highlight(match.post_sentence or answer.post.text, shared),
-            sentence=self._highlight(without_emails(match.sentence), terms),
-            numbers=compared_numbers(answer.post.text, texts),
+            post_sentence=self._highlight(post_sentence, shared),
+            sentence=self._highlight(sentence, terms),
+            numbers=compared_numbers(post, texts),
             abstract=self._highlight(abstract, terms),
-            bibtex=as_bibtex([replace(answer, matches=(match,))]),
+            bibtex=as_bibtex([own_answer]),
             evidence=evidence(answer, match, self._analyser),
         )
 
@@ -80,29 +100,41 @@ class Cards:
     def _highlight(self, text: str, terms: set[str]) -> list[Piece]:
         """Split a text into words that share a term with others, and the text between."""
         spans = [match.span() for match in WORD.finditer(text)]
-        words = self._analyser.texts([text[start:end] for start, end in spans])
+        words = [text[start:end] for start, end in spans]
+        terms_by_word = self._analyser.texts(words)
+
         pieces: list[Piece] = []
         last = 0
-        for (start, end), own in zip(spans, words, strict=True):
-            if not terms.isdisjoint(own):
-                pieces.append((text[last:start], False))
-                pieces.append((text[start:end], True))
-                last = end
-        pieces.append((text[last:], False))
+        for (start, end), own in zip(spans, terms_by_word, strict=True):
+            if terms.isdisjoint(own):
+                continue
+            between = text[last:start]
+            word = text[start:end]
+            pieces.append((between, False))
+            pieces.append((word, True))
+            last = end
+
+        rest = text[last:]
+        pieces.append((rest, False))
         return [piece for piece in pieces if piece[0]]
 
 
 def verdict_name(verdict: str) -> str:
     """Return the name of a verdict for people; an unknown verdict is unchanged."""
-    return VERDICTS.get(verdict, "Not judged" if verdict in ("", "not judged") else verdict)
+    if verdict in ("", "not judged"):
+        return "Not judged"
+    return VERDICTS.get(verdict, verdict)
 
 
 def retraction_text(paper: Paper, words: Words) -> str:
     """Describe a retraction or correction: its state, in capitals if retracted, and the notice."""
     state, comma, details = paper.retracted.partition(",")
     state = words.message(state.strip())
-    state = state.upper() if paper.is_retracted else state[:1].upper() + state[1:]
-    return f"{state}{comma}{details}"
+    if paper.is_retracted:
+        shown = state.upper()
+    else:
+        shown = state[:1].upper() + state[1:]
+    return f"{shown}{comma}{details}"
 
 
 def _words_text(match: Match, words: Words) -> str:
@@ -111,8 +143,10 @@ def _words_text(match: Match, words: Words) -> str:
 
 
 def _scores_text(match: Match, verdict: Verdict, words: Words) -> str:
-    scores = []
-    for score in format_scores(match, verdict).split(", "):
+    parts: list[str] = []
+    formatted = format_scores(match, verdict)
+    for score in formatted.split(", "):
         name, _, value = score.rpartition(" ")
-        scores.append(f"{words.message(name)} {value}")
-    return ", ".join(scores)
+        shown_name = words.message(name)
+        parts.append(f"{shown_name} {value}")
+    return ", ".join(parts)

@@ -13,16 +13,28 @@ from claim2source.search.bm25 import Analyser
 from claim2source.text.quality import number_places, word_number_places
 
 # Most numbers of a post to compare, and the characters shown around each.
-MOST, AROUND = 6, 40
+MOST = 6
+AROUND = 40
 # Articles that are spelt as a number: "une étude".
 _ARTICLES = frozenset("un une".split())
 # Shares of a post's words above which the words in common are many, and some. On train posts of
 # papertweets BM25's first paper is right for 80 % of many, 64 % of some and 43 % of few.
-MANY, SOME = 0.6, 0.3
-STRONG, MODERATE, WEAK = "strong", "moderate", "weak"
-_BY_VERDICT = {"found": STRONG, "uncertain": MODERATE, "not here": WEAK}
+MANY = 0.6
+SOME = 0.3
+STRONG = "strong"
+MODERATE = "moderate"
+WEAK = "weak"
+_BY_VERDICT = {
+    "found": STRONG,
+    "uncertain": MODERATE,
+    "not here": WEAK,
+}
 # Few words in common weaken a verdict, which is about the index and not only this paper.
-_LOWER = {STRONG: MODERATE, MODERATE: WEAK, WEAK: WEAK}
+_LOWER = {
+    STRONG: MODERATE,
+    MODERATE: WEAK,
+    WEAK: WEAK,
+}
 
 
 @dataclass(frozen=True)
@@ -48,23 +60,42 @@ class Evidence:
     words: int
 
 
-def evidence(answer: Answer, match: Match, analyser: Analyser) -> Evidence:
+def evidence(
+    answer: Answer,
+    match: Match,
+    analyser: Analyser,
+) -> Evidence:
     """Return the evidence for a paper by the fitted verdict, else by the words in common."""
     own: dict[str, str] = {}
     for word in WORD.findall(answer.post.text):
         own.setdefault(word.casefold(), word)
-    terms = analyser.texts(list(own.values()))
+    distinct = list(own.values())
+    terms = analyser.texts(distinct)
+
     words = sum(1 for word in terms if word)
-    shared = min(words, len(match.words[0]))
+    post_words = match.words[0]
+    shared = min(words, len(post_words))
     share = shared / words if words else 0.0
-    by_words = STRONG if share >= MANY else MODERATE if share >= SOME else WEAK
+    by_words = _level_by_words(share)
+
     level = _BY_VERDICT.get(answer.verdict)
     if answer.present is None or level is None:
         return Evidence(by_words, share, False, shared, words)
+
     paper_lang = primary_language(match.paper.lang)
-    if by_words == WEAK and paper_lang in ("", answer.lang):
+    is_foreign = paper_lang not in ("", answer.lang)
+    if by_words == WEAK and not is_foreign:
         level = _LOWER[level]
     return Evidence(level, answer.present, True, shared, words)
+
+
+def _level_by_words(share: float) -> str:
+    """Return the level of evidence for a share of words in common."""
+    if share >= MANY:
+        return STRONG
+    if share >= SOME:
+        return MODERATE
+    return WEAK
 
 
 def compared_numbers(post: str, paper: str) -> list[Number]:
@@ -72,10 +103,14 @@ def compared_numbers(post: str, paper: str) -> list[Number]:
     theirs: dict[str, tuple[int, int]] = {}
     for start, end, value in _numbers(paper):
         theirs.setdefault(value, (start, end))
+
     numbers: dict[str, Number] = {}
     for start, end, value in _numbers(post):
-        if value not in numbers and len(numbers) < MOST:
-            numbers[value] = Number(_with_unit(post, start, end), _place(paper, theirs, value))
+        if value in numbers or len(numbers) >= MOST:
+            continue
+        shown = _with_unit(post, start, end)
+        context = _place(paper, theirs, value)
+        numbers[value] = Number(shown, context)
     return list(numbers.values())
 
 
@@ -84,31 +119,46 @@ def _numbers(text: str) -> list[tuple[int, int, str]]:
 
     A percentage differs from a count, and single digits are listed only with a unit.
     """
-    places = [(start, end, _value(text[start:end])) for start, end in number_places(text)]
+    places: list[tuple[int, int, str]] = []
+    for start, end in number_places(text):
+        value = _value(text[start:end])
+        places.append((start, end, value))
     for start, end, value in word_number_places(text):
-        if text[start:end].lower() not in _ARTICLES:
+        word = text[start:end].lower()
+        if word not in _ARTICLES:
             places.append((start, end, value))
-    numbers = []
+
+    numbers: list[tuple[int, int, str]] = []
     for start, end, value in sorted(places):
         unit = _UNIT.match(text, end)
         has_multiple = _MULTIPLE.search(text[start:end]) is not None
-        if len(value) > 1 or unit or has_multiple:
-            is_percent = unit is not None and _PERCENT.search(unit[0]) is not None
-            numbers.append((start, end, value + "%" * is_percent))
+        is_long = len(value) > 1
+        if not (is_long or unit or has_multiple):
+            continue
+        is_percent = unit is not None and _PERCENT.search(unit[0]) is not None
+        if is_percent:
+            value += "%"
+        numbers.append((start, end, value))
     return numbers
 
 
 def _value(number: str) -> str:
     """Normalise a number to a decimal point without groups: 1,479 is 1479, and 3,7 is 3.7."""
-    plain = re.sub(r"[\s'’]", "", number).replace(",", ".")
+    without_spaces = re.sub(r"[\s'’]", "", number)
+    plain = without_spaces.replace(",", ".")
     whole, *groups = plain.split(".")
-    are_groups = bool(groups) and whole != "0" and all(len(group) == 3 for group in groups)
+    if not groups:
+        return plain
+
+    are_thousands = all(len(group) == 3 for group in groups)
+    are_groups = whole != "0" and are_thousands
     if are_groups or len(groups) > 1:
         return plain.replace(".", "")
-    if groups:
-        decimals = groups[0].rstrip("0")
-        return f"{whole}.{decimals}" if decimals else whole
-    return plain
+
+    decimals = groups[0].rstrip("0")
+    if not decimals:
+        return whole
+    return f"{whole}.{decimals}"
 
 
 _UNIT = re.compile(
@@ -121,24 +171,35 @@ _MULTIPLE = re.compile(r"(?:mal|fache?[nmrs]?|fold)$")
 
 def _with_unit(text: str, start: int, end: int) -> str:
     unit = _UNIT.match(text, end)
-    return text[start : unit.end() if unit else end]
+    if unit:
+        end = unit.end()
+    return text[start:end]
 
 
 def _place(
-    text: str, places: Mapping[str, tuple[int, int]], value: str
+    text: str,
+    places: Mapping[str, tuple[int, int]],
+    value: str,
 ) -> tuple[str, str, str] | None:
     """Return the words around a number in a text; None if the text does not have it."""
     if value not in places:
         return None
     start, end = places[value]
+
     line_start = text.rfind("\n", 0, start) + 1
     line_end = text.find("\n", end)
     if line_end < 0:
         line_end = len(text)
-    first, last = max(line_start, start - AROUND), min(line_end, end + AROUND)
-    before, after = text[first:start], text[end:last]
+    first = max(line_start, start - AROUND)
+    last = min(line_end, end + AROUND)
+
+    before = text[first:start]
     if first > line_start:
-        before = "… " + before.partition(" ")[2].lstrip()
+        _, _, whole_words = before.partition(" ")
+        before = "… " + whole_words.lstrip()
+
+    after = text[end:last]
     if last < line_end:
-        after = after.rpartition(" ")[0].rstrip() + " …"
+        whole_words, _, _ = after.rpartition(" ")
+        after = whole_words.rstrip() + " …"
     return before, text[start:end], after

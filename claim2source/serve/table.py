@@ -47,8 +47,14 @@ class PostTable:
     `indexes` are the names of the indexes if there are several.
     """
 
-    def __init__(self, ask: AskPost, room: Callable[[], int], indexes: Sequence[str] = ()) -> None:
-        self.ask, self.room = ask, room
+    def __init__(
+        self,
+        ask: AskPost,
+        room: Callable[[], int],
+        indexes: Sequence[str] = (),
+    ) -> None:
+        self.ask = ask
+        self.room = room
         self.result = result_columns(indexes)
 
     def add_to(self, app: FastAPI) -> None:
@@ -61,8 +67,10 @@ class PostTable:
         try:
             question = Question.model_validate({"post": "of a table", **given})
         except ValidationError as error:
-            field, reason = first_problem(error.errors(include_url=False))
+            problems = error.errors(include_url=False)
+            field, reason = first_problem(problems)
             raise NoAnswer(422, reason, field=field) from None
+
         name = request.query_params.get("name", "")
         body = await request.body()
         records, note = await asyncio.to_thread(read_table, name, body, words)
@@ -82,7 +90,13 @@ class PostTable:
         for record in records:
             columns |= dict.fromkeys(record.columns)
         writer = RowWriter(list(columns), self.result, question, words)
-        yield json.dumps({"posts": len(records), "note": note, "csv": writer.header()}) + "\n"
+        summary = {
+            "posts": len(records),
+            "note": note,
+            "csv": writer.header(),
+        }
+        yield json.dumps(summary) + "\n"
+
         lang = question.as_post().lang
         waiting: deque[tuple[PostRecord, asyncio.Task[Answer | NoAnswer]]] = deque()
         rest = deque(records)
@@ -91,24 +105,34 @@ class PostTable:
                 while rest and len(waiting) < self.room():
                     record = rest.popleft()
                     asked = self._ask(record, lang, fetch, question.where)
-                    waiting.append((record, asyncio.create_task(asked)))
-                outcome = await waiting[0][1]
+                    task = asyncio.create_task(asked)
+                    waiting.append((record, task))
+
+                _, task = waiting[0]
+                outcome = await task
                 record, _ = waiting.popleft()
-                yield json.dumps(writer.row(record, outcome)) + "\n"
+                row = writer.row(record, outcome)
+                yield json.dumps(row) + "\n"
         finally:
             for _, task in waiting:
                 task.cancel()
 
     async def _ask(
-        self, record: PostRecord, lang: str, fetch: bool, where: Where
+        self,
+        record: PostRecord,
+        lang: str,
+        fetch: bool,
+        where: Where,
     ) -> Answer | NoAnswer:
         """Answer a post, with retries while the server is busy; return the reason if that fails."""
         post = record.post
         if post is None:
             return NoAnswer(422, record.left_out)
-        post = post if post.lang else replace(post, lang=lang)
+        if not post.lang:
+            post = replace(post, lang=lang)
         if len(post.text) > CHARACTERS:
             return NoAnswer(422, f"must have at most {CHARACTERS} characters")
+
         failed = NoAnswer(503, "too many posts are waiting")
         for number in range(TRIES):
             try:
@@ -117,16 +141,22 @@ class PostTable:
                 failed = error
                 if error.status != 503:
                     break
-            await asyncio.sleep(min(2.0, 0.1 * 2**number))
+            pause = min(2.0, 0.1 * 2**number)
+            await asyncio.sleep(pause)
         return failed
 
 
-def read_table(name: str, content: bytes, words: Words) -> tuple[list[PostRecord], str]:
+def read_table(
+    name: str,
+    content: bytes,
+    words: Words,
+) -> tuple[list[PostRecord], str]:
     """Read a table's rows, and a note on omitted ones. Raises `NoAnswer` 422."""
     shown = printable_line(name)[:100] or "table"
     kind = Path(name).suffix.lower()
     if kind not in KINDS:
         raise NoAnswer(422, "is not a table: save it as .csv, .tsv or .xlsx", field=shown)
+
     records: list[PostRecord] = []
     with tempfile.TemporaryDirectory(prefix="claim2source-") as folder:
         path = Path(folder) / f"table{kind}"
@@ -134,6 +164,7 @@ def read_table(name: str, content: bytes, words: Words) -> tuple[list[PostRecord
         if kind in WORKBOOKS and unpacked_bytes(path) > MOST_UNPACKED:
             reason = f"is larger than {MOST_UNPACKED >> 20} MiB unpacked: save it as .csv"
             raise NoAnswer(422, reason, field=shown)
+
         file = PostFile(path)
         try:
             for record in file.records():
@@ -143,11 +174,17 @@ def read_table(name: str, content: bytes, words: Words) -> tuple[list[PostRecord
                     raise NoAnswer(422, reason, field=shown)
         except InputError as error:
             first = error.problems[0]
-            reason = words.message(first.reason.replace(str(path), shown))
+            own_reason = first.reason.replace(str(path), shown)
+            reason = words.message(own_reason)
             problem = Problem(shown, first.line, first.field, reason)
             raise NoAnswer(422, printable_line(str(problem))) from None
-    omitted = ", ".join(f"{count} {words(reason)}" for reason, count in file.left_out.most_common())
-    note = words("Left out: {omitted}", omitted=omitted) if omitted else ""
+
+    counts: list[str] = []
+    for reason, count in file.left_out.most_common():
+        counts.append(f"{count} {words(reason)}")
+    note = ""
+    if counts:
+        note = words("Left out: {omitted}", omitted=", ".join(counts))
     return records, note
 
 
@@ -173,9 +210,16 @@ class RowWriter:
         (line,) = csv_lines(self.columns, [], self._separator, self.result)
         return line + LINE_END
 
-    def row(self, record: PostRecord, outcome: Answer | NoAnswer) -> dict[str, object]:
+    def row(
+        self,
+        record: PostRecord,
+        outcome: Answer | NoAnswer,
+    ) -> dict[str, object]:
         """Write the row of a post, or of a record without one."""
-        shown: dict[str, object] = {"id": record.id, "post": record.text[:CHARACTERS]}
+        shown: dict[str, object] = {
+            "id": record.id,
+            "post": record.text[:CHARACTERS],
+        }
         if isinstance(outcome, NoAnswer):
             reason = self.words.message(str(outcome))
             shown["error"] = reason
@@ -186,6 +230,7 @@ class RowWriter:
             shown |= _shown_paper(outcome, self.words)
             shown["answer"] = self._link(record)
             result = Outcome.from_answer(outcome)
+
         (line,) = csv_rows(self.columns, [(record, result)], self._separator, self.result)
         shown["csv"] = line + LINE_END
         return shown
@@ -194,9 +239,13 @@ class RowWriter:
         """Return the URL of the full answer to a post."""
         post = record.post
         assert post is not None
-        lang = post.lang or self.question.lang
-        own = {"post": post.text, "lang": lang, "date": post.date or self.question.date}
-        return answer_link(self.question.model_copy(update=own))
+        own = {
+            "post": post.text,
+            "lang": post.lang or self.question.lang,
+            "date": post.date or self.question.date,
+        }
+        question = self.question.model_copy(update=own)
+        return answer_link(question)
 
 
 def _shown_paper(answer: Answer, words: Words) -> dict[str, object]:
@@ -206,12 +255,16 @@ def _shown_paper(answer: Answer, words: Words) -> dict[str, object]:
     }
     if answer.present is not None:
         row["present"] = words.percent(answer.present)
-    if answer.matches:
-        match = answer.matches[0]
-        row["title"] = heading(match.paper)
-        row["link"] = match.paper.link
-        index = [] if match.of is None else [words("Index: {name}", name=match.of.name)]
-        row["about"] = " · ".join([*about(match.paper), *index])
-        row["sentence"] = match.sentence
-        row["retracted"] = retraction_text(match.paper, words)
+    if not answer.matches:
+        return row
+
+    match = answer.matches[0]
+    row["title"] = heading(match.paper)
+    row["link"] = match.paper.link
+    lines = [*about(match.paper)]
+    if match.of is not None:
+        lines.append(words("Index: {name}", name=match.of.name))
+    row["about"] = " · ".join(lines)
+    row["sentence"] = match.sentence
+    row["retracted"] = retraction_text(match.paper, words)
     return row

@@ -22,15 +22,19 @@ from claim2source.text.quantities import Kind, Quantity, quantities
 from claim2source.text.subjects import Subjects, subjects
 
 # Weights of the details that a source shares with a claim, in ranges of the list's scores.
-_QUANTITY, _PLACE, _POPULATION = 0.2, 0.15, 0.1
+_QUANTITY = 0.2
+_PLACE = 0.15
+_POPULATION = 0.1
 # Sources of each claim's list that are compared.
 DEPTH = 30
 # Weights are in units of the score range of a list this deep.
 _RANGE_DEPTH = 100
 # Smaller values in posts are not rounded values of papers, except for multiples.
-_SMALLEST_ROUNDED, _SMALLEST_MULTIPLE = 10, 1.5
+_SMALLEST_ROUNDED = 10
+_SMALLEST_MULTIPLE = 1.5
 # Ratios that posts may write as changes in per cent, and those that they may invert.
-_LARGEST_CHANGE, _SMALLEST_INVERSE = 2, 0.1
+_LARGEST_CHANGE = 2
+_SMALLEST_INVERSE = 0.1
 # Languages with word lists; for other languages the post's translation is also used.
 _READ = ("en", "de", "fr")
 # Texts whose details are cached.
@@ -60,10 +64,16 @@ class Details(Settings):
     depth: Annotated[int, Between(1, DEEPEST)] = DEPTH
     identity: ClassVar[Mapping[str, object]] = {"format": _FORMAT}
 
-    def apply(self, claims: Sequence[Claim], sources: Sequence[Source], run: Run) -> Result:
+    def apply(
+        self,
+        claims: Sequence[Claim],
+        sources: Sequence[Source],
+        run: Run,
+    ) -> Result:
         """Re-rank the first `depth` sources of every claim."""
         by_id = {source.id: source for source in sources}
-        return Result(rank_by_details(claims, by_id, run, self.depth))
+        ranked = rank_by_details(claims, by_id, run, self.depth)
+        return Result(ranked)
 
 
 def rank_by_details(
@@ -76,15 +86,20 @@ def rank_by_details(
     ranked: dict[str, list[tuple[str, float]]] = {}
     for claim in claims:
         before = run.scored(claim.id)
-        scores = np.array(list(before.values()), dtype=np.float64)
-        first = [sources.get(key) for key in list(before)[:depth]]
-        lift = score_details(read_claim(claim), first)
-        if lift.any():
-            spread = scores[0] - scores[:_RANGE_DEPTH][-1]
-            scores[: len(first)] += (spread or 1.0) * lift
-            ranked[claim.id] = ranked_by(before, scores)
-        else:
+        values = list(before.values())
+        scores = np.array(values, dtype=np.float64)
+        first_ids = list(before)[:depth]
+        first = [sources.get(key) for key in first_ids]
+
+        details = read_claim(claim)
+        lift = score_details(details, first)
+        if not lift.any():
             ranked[claim.id] = list(before.items())
+            continue
+
+        spread = scores[0] - scores[:_RANGE_DEPTH][-1]
+        scores[: len(first)] += (spread or 1.0) * lift
+        ranked[claim.id] = ranked_by(before, scores)
     return Run.from_lists(ranked, pool=run.pool)
 
 
@@ -103,14 +118,24 @@ def read_claim(claim: Claim) -> TextDetails:
 
 @lru_cache(maxsize=_MOST_TEXTS)
 def _read_details(text: str, language: str) -> TextDetails:
-    values = frozenset(value for value in quantities(text, language) if value.kind != "year")
-    return TextDetails(values, *subjects(text))
+    values: list[Quantity] = []
+    for value in quantities(text, language):
+        if value.kind != "year":
+            values.append(value)
+    places, populations = subjects(text)
+    return TextDetails(frozenset(values), places, populations)
 
 
 def score_details(own: TextDetails, sources: Sequence[Source | None]) -> np.ndarray:
     """Score a claim's candidates by the details that they share with it, [sources]."""
+    texts: list[str] = []
+    for source in sources:
+        text = ""
+        if source is not None:
+            text = f"{source.title}. {source.abstract}"
+        texts.append(text)
+
     scores = np.zeros(len(sources))
-    texts = ["" if source is None else f"{source.title}. {source.abstract}" for source in sources]
     if own.quantities:
         values = [_source_quantities(text) for text in texts]
         scores += _QUANTITY * _shared(own.quantities, values)
@@ -134,8 +159,10 @@ def _shared(
     total = np.zeros(len(papers))
     most = len(papers) + 1
     for detail in sorted(details):
-        shared = np.array([detail in paper for paper in papers], dtype=bool)
-        total += shared * np.log(most / (shared.sum() + 1)) / np.log(most)
+        has_detail = [detail in paper for paper in papers]
+        shared = np.array(has_detail, dtype=bool)
+        rarity = np.log(most / (shared.sum() + 1))
+        total += shared * rarity / np.log(most)
     return total
 
 
@@ -149,7 +176,8 @@ def _source_quantities(text: str) -> frozenset[Quantity]:
     """Extract a source's quantities and the forms in which posts may write them."""
     found: set[Quantity] = set()
     for quantity in quantities(text):
-        found.update(_ways_to_write(*quantity))
+        forms = _ways_to_write(*quantity)
+        found.update(forms)
     return frozenset(found)
 
 
@@ -160,16 +188,23 @@ def _ways_to_write(value: float, kind: Kind) -> Iterator[Quantity]:
     """
     yield Quantity(value, kind)
     is_ratio = kind == "times"
-    if value >= (_SMALLEST_MULTIPLE if is_ratio else _SMALLEST_ROUNDED):
+    smallest = _SMALLEST_MULTIPLE if is_ratio else _SMALLEST_ROUNDED
+    if value >= smallest:
         yield from _rounded(value, kind)
-    if is_ratio:
-        yield Quantity(value, "number")
-        if value < _LARGEST_CHANGE:
-            yield Quantity(float(round(100 * abs(1 - value))), "percent")
-        if _SMALLEST_INVERSE < value < 1:
-            yield from _rounded(1 / value, kind)
+    if not is_ratio:
+        return
+
+    yield Quantity(value, "number")
+    if value < _LARGEST_CHANGE:
+        change = 100 * abs(1 - value)
+        per_cent = float(round(change))
+        yield Quantity(per_cent, "percent")
+    if _SMALLEST_INVERSE < value < 1:
+        inverse = 1 / value
+        yield from _rounded(inverse, kind)
 
 
 def _rounded(value: float, kind: Kind) -> Iterator[Quantity]:
     for digits in (0, 1):
-        yield Quantity(round(value, digits), kind)
+        rounded = round(value, digits)
+        yield Quantity(rounded, kind)

@@ -19,7 +19,13 @@ from claim2source.core.config import Between, Share, require
 from claim2source.core.records import Claim, Source, nfkc
 from claim2source.core.run import Failure, Result, Run
 from claim2source.llm.config import LLMConfig
-from claim2source.llm.work import TEXTS, Answer, Request, count_thinking, object_schema
+from claim2source.llm.work import (
+    TEXTS,
+    Answer,
+    Request,
+    count_thinking,
+    object_schema,
+)
 from claim2source.stages.llm_stage import (
     MOST_VERSIONS,
     LLMStage,
@@ -42,7 +48,8 @@ FUSIONS: Mapping[Fusion, Callable[[np.ndarray, np.ndarray, float], np.ndarray]] 
     "a*q+(1-a)*n": lambda q, n, a: a * q + (1 - a) * n,
 }
 # A small model may write a list without end.
-_MOST_FACTS, _MOST_ENTITIES = 40, 30
+_MOST_FACTS = 40
+_MOST_ENTITIES = 30
 _FACTS = object_schema(facts={**TEXTS, "maxItems": _MOST_FACTS})
 # The papers' temperature of the extraction; its versions would else be the same.
 _TEMPERATURE = 0.1
@@ -75,7 +82,11 @@ class LLMScores(LLMStage, ABC):
     sources: SourceForm = "metadata"
 
     @abstractmethod
-    def fill(self, lists: Sequence[ListScores], answered: list[Answer]) -> None:
+    def fill(
+        self,
+        lists: Sequence[ListScores],
+        answered: list[Answer],
+    ) -> None:
         """Set the scores [sources] of every list; a source with NaN keeps its rank.
 
         All answers of the language model are added to `answered`.
@@ -94,10 +105,12 @@ class LLMScores(LLMStage, ABC):
             ids = run.sources(claim.id, self.depth)
             texts = [render_source(by_id[source], self.sources) for source in ids]
             unscored = np.full(len(ids), np.nan)
-            lists.append(ListScores(claim, run.scored(claim.id), texts, unscored))
+            before = run.scored(claim.id)
+            lists.append(ListScores(claim, before, texts, unscored))
 
         answered: list[Answer] = []
-        self.fill([entry for entry in lists if entry.texts], answered)
+        with_sources = [entry for entry in lists if entry.texts]
+        self.fill(with_sources, answered)
 
         ranked: dict[str, Ranking] = {}
         notes: dict[str, str] = {}
@@ -133,7 +146,8 @@ class VersionedScores(LLMScores):
     def check(self) -> None:
         super().check()
         is_valid = self.version is None or 1 <= self.version <= self.versions
-        require(is_valid, "version", self.version, f"1 to versions ({self.versions}), or null")
+        allowed = f"1 to versions ({self.versions}), or null"
+        require(is_valid, "version", self.version, allowed)
 
     @property
     def samples(self) -> range:
@@ -175,35 +189,46 @@ class Attribution(VersionedScores):
     def check(self) -> None:
         super().check()
         llm = self.extracting
-        require(bool(llm.model.strip()), "extractor.model", llm.model, "its name at the server")
+        is_named = bool(llm.model.strip())
+        require(is_named, "extractor.model", llm.model, "its name at the server")
         differ = self.versions == 1 or llm.temperature > 0
         require(differ, "versions", self.versions, "1: at temperature 0 all versions are the same")
 
     @property
     def extracting(self) -> LLMConfig:
-        return self.extractor or replace(self.llm, temperature=_TEMPERATURE)
+        if self.extractor:
+            return self.extractor
+        return replace(self.llm, temperature=_TEMPERATURE)
 
-    def fill(self, lists: Sequence[ListScores], answered: list[Answer]) -> None:
+    def fill(
+        self,
+        lists: Sequence[ListScores],
+        answered: list[Answer],
+    ) -> None:
         """Check every fact of every version against every source; fuse the support rates."""
         facts = self._split_posts(lists, answered)
         rates = _empty_records(lists)
         tasks = self._support_tasks(lists, facts, rates)
         for record, answer in self.run_tasks(tasks, answered, "facts and papers"):
-            labels = (answer.data or {})["labels"]
+            data = answer.data or {}
+            labels = data["labels"]
             assert isinstance(labels, list)
             supported = [int(label) for label in labels]
-            record.append(float(np.mean(supported)))
+            rate = np.mean(supported)
+            record.append(float(rate))
 
         fuse = FUSIONS[self.fusion]
         for entry, own, versions in zip(lists, rates, facts, strict=True):
             n = means(own)
-            q = sigmoid(first_scores(entry.before, len(n)))
+            logits = first_scores(entry.before, len(n))
+            q = sigmoid(logits)
             fused = fuse(q, n, self.alpha)
             # A source that could not be judged keeps its rank, whatever the fusion.
             entry.scores = np.where(np.isnan(n), np.nan, fused)
             entry.note = "no facts"
             if versions:
-                entry.note = f"facts: {' | '.join(versions[0])}"
+                statements = " | ".join(versions[0])
+                entry.note = f"facts: {statements}"
 
     def _support_tasks(
         self,
@@ -216,15 +241,22 @@ class Attribution(VersionedScores):
         tasks: list[Task[list[float]]] = []
         for entry, versions, own in zip(lists, facts, rates, strict=True):
             for statements in versions:
-                schema = _labels_schema(len(statements))
+                count = len(statements)
+                schema = _labels_schema(count)
                 for paper, record in zip(entry.texts, own, strict=True):
                     values = {
-                        "count": str(len(statements)),
+                        "count": str(count),
                         "facts": numbered(statements),
                         "paper": paper,
                     }
-                    request = Request.of(prompt, entry.claim.id, values, schema=schema)
-                    tasks.append(Task(record, entry.failures, request))
+                    request = Request.of(
+                        prompt,
+                        entry.claim.id,
+                        values,
+                        schema=schema,
+                    )
+                    task = Task(record, entry.failures, request)
+                    tasks.append(task)
         return tasks
 
     def _split_posts(
@@ -245,17 +277,23 @@ class Attribution(VersionedScores):
                     schema=_FACTS,
                     sample=sample,
                 )
-                tasks.append(Task((number, post), entry.failures, request))
+                task = Task((number, post), entry.failures, request)
+                tasks.append(task)
+
         statements: list[list[list[str]]] = [[] for _ in lists]
         answers = self.run_tasks(tasks, answered, "facts", config=self.extracting)
         for (number, post), answer in answers:
-            texts = (answer.data or {})["facts"]
+            data = answer.data or {}
+            texts = data["facts"]
             assert isinstance(texts, list)
             distinct: dict[str, None] = {}
             for text in texts:
-                distinct[" ".join(str(text).split())] = None
+                words = str(text).split()
+                flat = " ".join(words)
+                distinct[flat] = None
             distinct.pop("", None)
-            statements[number].append(list(distinct) or [post])
+            facts = list(distinct) or [post]
+            statements[number].append(facts)
         return statements
 
 
@@ -272,7 +310,11 @@ class Entities(VersionedScores):
     chunk: Annotated[int, Between(1, DEEPEST)] | None = None
     prompt: str = "entities"
 
-    def fill(self, lists: Sequence[ListScores], answered: list[Answer]) -> None:
+    def fill(
+        self,
+        lists: Sequence[ListScores],
+        answered: list[Answer],
+    ) -> None:
         """Count the entities of every source, as the mean over the versions."""
         prompt = read_prompt(self.prompt)
         counts = _empty_records(lists)
@@ -281,7 +323,8 @@ class Entities(VersionedScores):
             tasks += self._entry_tasks(prompt, entry, own)
 
         for records, answer in self.run_tasks(tasks, answered, "entities"):
-            matches = matched(answer.data or {}, len(records))
+            data = answer.data or {}
+            matches = matched(data, len(records))
             for record, count in zip(records, matches, strict=True):
                 record.append(float(count))
         for entry, own in zip(lists, counts, strict=True):
@@ -308,14 +351,16 @@ class Entities(VersionedScores):
                     "post": post,
                     "translation": translation,
                 }
+                schema = _entities_schema(len(texts))
                 request = Request.of(
                     prompt,
                     entry.claim.id,
                     values,
-                    schema=_entities_schema(len(texts)),
+                    schema=schema,
                     sample=sample,
                 )
-                yield Task(records[start:end], entry.failures, request)
+                own_records = records[start:end]
+                yield Task(own_records, entry.failures, request)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,7 +376,11 @@ class Relevance(LLMScores, RewritingStage):
     sources: SourceForm = "title_abstract"
     prompt: str = "rumor_relevance"
 
-    def fill(self, lists: Sequence[ListScores], answered: list[Answer]) -> None:
+    def fill(
+        self,
+        lists: Sequence[ListScores],
+        answered: list[Answer],
+    ) -> None:
         """Score every version of every source; a source without a valid score keeps its rank."""
         all_texts: list[str] = []
         for entry in lists:
@@ -347,14 +396,25 @@ class Relevance(LLMScores, RewritingStage):
             for text, record in zip(entry.texts, own, strict=True):
                 entry.failures += versions.failures.get(text, ())
                 for version in versions.of[text]:
-                    values = {"rumor": entry.claim.text, "tweet": version}
-                    request = Request.of(prompt, entry.claim.id, values, schema=schema)
-                    tasks.append(Task(record, entry.failures, request))
+                    values = {
+                        "rumor": entry.claim.text,
+                        "tweet": version,
+                    }
+                    request = Request.of(
+                        prompt,
+                        entry.claim.id,
+                        values,
+                        schema=schema,
+                    )
+                    task = Task(record, entry.failures, request)
+                    tasks.append(task)
+
         for record, answer in self.run_tasks(tasks, answered, "relevance"):
             record.append(score_reply(answer))
         for entry, own in zip(lists, scores, strict=True):
             averages = means(own)
-            entry.scores = first_scores(entry.before, len(averages)) + averages
+            before = first_scores(entry.before, len(averages))
+            entry.scores = before + averages
             entry.note = f"relevance by {prompt.name}"
 
 
@@ -362,16 +422,18 @@ def _empty_records(lists: Sequence[ListScores]) -> list[list[list[float]]]:
     """Make an empty list of values for each source of each list."""
     records: list[list[list[float]]] = []
     for entry in lists:
-        records.append([[] for _ in entry.texts])
+        own: list[list[float]] = [[] for _ in entry.texts]
+        records.append(own)
     return records
 
 
 def _labels_schema(count: int) -> dict[str, object]:
     """Return the JSON schema of a reply with 0 or 1 for each of `count` facts."""
+    label = {"type": "integer", "enum": [0, 1]}
     return object_schema(
         labels={
             "type": "array",
-            "items": {"type": "integer", "enum": [0, 1]},
+            "items": label,
             "minItems": count,
             "maxItems": count,
         }
@@ -384,9 +446,13 @@ def _entities_schema(count: int) -> dict[str, object]:
     A document may be there twice.
     """
     entities = {**TEXTS, "maxItems": _MOST_ENTITIES}
+    document = object_schema(
+        document={"type": "integer"},
+        entities=entities,
+    )
     documents = {
         "type": "array",
-        "items": object_schema(document={"type": "integer"}, entities=entities),
+        "items": document,
         "minItems": 1,
         "maxItems": 2 * count,
     }
@@ -395,7 +461,7 @@ def _entities_schema(count: int) -> dict[str, object]:
 
 def numbered(texts: Sequence[str]) -> str:
     """Number texts from 1, each on one line, so that no text can imitate a number."""
-    lines = []
+    lines: list[str] = []
     for number, text in enumerate(texts, 1):
         flat = " ".join(text.split())
         lines.append(f"[{number}] {flat}")
@@ -404,11 +470,19 @@ def numbered(texts: Sequence[str]) -> str:
 
 def score_schema(low: int, high: int) -> dict[str, object]:
     """Return the JSON schema of a reply that is a number in a range."""
-    return object_schema(score={"type": "number", "minimum": low, "maximum": high})
+    return object_schema(
+        score={
+            "type": "number",
+            "minimum": low,
+            "maximum": high,
+        }
+    )
 
 
 def score_reply(answer: Answer) -> float:
-    return float(str((answer.data or {})["score"]))
+    data = answer.data or {}
+    score = str(data["score"])
+    return float(score)
 
 
 def means(values: Sequence[Sequence[float]]) -> np.ndarray:
@@ -439,8 +513,10 @@ def matched(data: Mapping[str, object], count: int) -> np.ndarray:
         for entry in documents:
             number = int(entry["document"])
             if 1 <= number <= count:
-                shared[number - 1] |= _text_set(entry["entities"]) & query_entities
-    return np.array([len(entities) for entities in shared], dtype=np.float64)
+                entities = _text_set(entry["entities"])
+                shared[number - 1] |= entities & query_entities
+    counts = [len(entities) for entities in shared]
+    return np.array(counts, dtype=np.float64)
 
 
 def _text_set(texts: object) -> set[str]:
@@ -449,5 +525,6 @@ def _text_set(texts: object) -> set[str]:
     distinct: set[str] = set()
     for text in texts:
         folded = nfkc(str(text)).casefold()
-        distinct.add(" ".join(folded.split()))
+        flat = " ".join(folded.split())
+        distinct.add(flat)
     return distinct - {""}

@@ -36,7 +36,8 @@ class KnownPosts(Settings):
     def check(self) -> None:
         for key in ("dataset", "split"):
             value = getattr(self, key)
-            require(bool(value.strip()), key, value, "a name or a folder")
+            is_named = bool(value.strip())
+            require(is_named, key, value, "a name or a folder")
 
     @cached_property
     def posts(self) -> Sequence[Claim]:
@@ -48,29 +49,40 @@ class KnownPosts(Settings):
         """Hash the posts: their ids, texts, translations and papers."""
         posts: list[list[object]] = []
         for post in self.posts:
-            posts.append([post.id, post.text, post.translation, list(post.golds)])
+            golds = list(post.golds)
+            posts.append([post.id, post.text, post.translation, golds])
         return content_hash(posts)
 
 
 def load_known_posts(dataset: str, split: str) -> Sequence[Claim]:
     """Load the posts with a gold. Raises `UserError` if there are none."""
-    posts = [post for post in load(dataset, split).claims if post.golds]
+    claims = load(dataset, split).claims
+    posts = [post for post in claims if post.golds]
     if not posts:
         raise UserError(f"{dataset}, {split}: no post has a gold")
     return posts
 
 
-def other_posts(posts: Iterable[Claim], hidden: Iterable[Claim]) -> list[Claim]:
+def other_posts(
+    posts: Iterable[Claim],
+    hidden: Iterable[Claim],
+) -> list[Claim]:
     """List the posts that have neither the id nor the text of a hidden claim."""
     own: set[tuple[str, str]] = set()
     for claim in hidden:
         own |= post_keys(claim)
-    return [post for post in posts if own.isdisjoint(post_keys(post))]
+
+    others: list[Claim] = []
+    for post in posts:
+        if own.isdisjoint(post_keys(post)):
+            others.append(post)
+    return others
 
 
 def post_keys(claim: Claim) -> set[tuple[str, str]]:
     """Return the keys that equal posts share: the id, and the text."""
-    return {(claim.id, ""), ("", plain_text(claim.text))}
+    text = plain_text(claim.text)
+    return {(claim.id, ""), ("", text)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +101,11 @@ class NearPosts:
     spread: float
 
     @classmethod
-    def measured(cls, posts: Sequence[Claim], vectors: np.ndarray) -> Self:
+    def measured(
+        cls,
+        posts: Sequence[Claim],
+        vectors: np.ndarray,
+    ) -> Self:
         """Group the vectors [posts, dimensions] by paper, and measure their scale."""
         rows = defaultdict[str, list[int]](list)
         keys = defaultdict[tuple[str, str], list[int]](list)
@@ -98,8 +114,10 @@ class NearPosts:
                 rows[gold].append(row)
             for key in post_keys(post):
                 keys[key].append(row)
+
         papers = connected_groups(post.golds for post in posts)
-        return cls(vectors, rows, keys, *other_papers_cosines(vectors, papers))
+        mean, spread = other_papers_cosines(vectors, papers)
+        return cls(vectors, rows, keys, mean, spread)
 
     def nearness(
         self,
@@ -115,13 +133,17 @@ class NearPosts:
         cosines = self.vectors @ vector
         if hidden:
             cosines[list(hidden)] = -np.inf
+
         nearest: list[float] = []
         for source in sources:
             if source in self.rows:
-                nearest.append(cosines[self.rows[source]].max())
+                own = cosines[self.rows[source]]
+                nearest.append(own.max())
             else:
                 nearest.append(self.mean)
-        near: np.ndarray = np.maximum((np.array(nearest) - self.mean) / self.spread, 0.0)
+
+        above_mean = np.array(nearest) - self.mean
+        near: np.ndarray = np.maximum(above_mean / self.spread, 0.0)
         return near
 
     def rows_equal_to(self, claim: Claim) -> set[int]:
@@ -132,7 +154,10 @@ class NearPosts:
         return rows
 
 
-def other_papers_cosines(vectors: np.ndarray, papers: Sequence[int]) -> tuple[float, float]:
+def other_papers_cosines(
+    vectors: np.ndarray,
+    papers: Sequence[int],
+) -> tuple[float, float]:
     """Return mean and deviation of each post's highest cosine with a post of another paper.
 
     `vectors` [posts, dimensions] have length 1, `papers` [posts] are the numbers of their papers.
@@ -147,5 +172,7 @@ def other_papers_cosines(vectors: np.ndarray, papers: Sequence[int]) -> tuple[fl
         highest[block] = cosines.max(axis=1)
     if not len(highest) or not np.isfinite(highest).all():
         return 1.0, 1.0
-    spread = max(float(highest.std()), 1e-6)
-    return float(highest.mean()), spread
+    mean = float(highest.mean())
+    deviation = float(highest.std())
+    spread = max(deviation, 1e-6)
+    return mean, spread

@@ -17,7 +17,13 @@ from claim2source.data.grouping import plain_text
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.search.dense import encoder_keys, unit_vectors
 from claim2source.stages.known_posts import NearPosts, load_known_posts
-from claim2source.stages.pairs import DEEPEST, Ranking, WithRuntime, first_scores, ranked_by
+from claim2source.stages.pairs import (
+    DEEPEST,
+    Ranking,
+    WithRuntime,
+    first_scores,
+    ranked_by,
+)
 from claim2source.text import ClaimForm, Rendering
 
 
@@ -51,7 +57,8 @@ class Posts(WithRuntime):
     def check(self) -> None:
         for key in ("dataset", "split", "model"):
             value = getattr(self, key)
-            require(bool(value.strip()), key, value, "a name or a folder")
+            is_named = bool(value.strip())
+            require(is_named, key, value, "a name or a folder")
 
     @cached_property
     def known_posts(self) -> Sequence[Claim]:
@@ -60,20 +67,26 @@ class Posts(WithRuntime):
 
     @cached_property
     def resolved(self) -> Resolved:
-        return resolve(ModelConfig(self.model), self.runtime.device)
+        config = ModelConfig(self.model)
+        return resolve(config, self.runtime.device)
 
     @property
     def rendering(self) -> Rendering:
-        return self.resolved.rendering or Rendering(self.claims)
+        own = self.resolved.rendering
+        return own or Rendering(self.claims)
 
     @cached_property
     def identity(self) -> Mapping[str, object]:
         posts: list[list[object]] = []
         for post in self.known_posts:
-            posts.append([post.id, list(post.golds)])
+            golds = list(post.golds)
+            posts.append([post.id, golds])
         texts = self.rendering.claim_texts(self.known_posts)
         keys = encoder_keys(self.resolved.encoder)
-        return {"encoder": keys, "posts": content_hash([posts, texts])}
+        return {
+            "encoder": keys,
+            "posts": content_hash([posts, texts]),
+        }
 
     def apply(
         self,
@@ -85,8 +98,10 @@ class Posts(WithRuntime):
         posts = self._other_posts(claims)
         texts = self.rendering.claim_texts([*posts, *claims])
         encoder = self.resolved.encoder
-        vectors, read = encoder.encode(texts, "claim", store=self.runtime.store)
-        known, claim_vectors = np.split(unit_vectors(vectors), [len(posts)])
+        store = self.runtime.store
+        vectors, read = encoder.encode(texts, "claim", store=store)
+        vectors = unit_vectors(vectors)
+        known, claim_vectors = np.split(vectors, [len(posts)])
 
         near_posts = NearPosts.measured(posts, known)
         ranked: dict[str, Ranking] = {}
@@ -95,30 +110,45 @@ class Posts(WithRuntime):
             before = run.scored(claim.id)
             first = list(before)[: self.depth]
             near = near_posts.nearness(vector, first)
+
             scores = standardised(first_scores(before, self.depth))
-            ranked[claim.id] = ranked_by(before, scores + self.weight * near)
-            count = int((near > 0).sum())
+            with_near = scores + self.weight * near
+            ranked[claim.id] = ranked_by(before, with_near)
+
+            has_near = near > 0
+            count = int(has_near.sum())
             notes[claim.id] = f"{count} of {len(first)} sources have a near post"
+
         run = Run.from_lists(ranked, pool=run.pool)
-        return Result(run, notes, cost=Cost(tokens=read.tokens))
+        cost = Cost(tokens=read.tokens)
+        return Result(run, notes, cost=cost)
 
     def _other_posts(self, claims: Sequence[Claim]) -> list[Claim]:
         """List the known posts without the claims that are ranked."""
         own: set[tuple[str, str]] = set()
         for claim in claims:
             own |= _keys(claim)
-        return [post for post in self.known_posts if own.isdisjoint(_keys(post))]
+
+        others: list[Claim] = []
+        for post in self.known_posts:
+            if own.isdisjoint(_keys(post)):
+                others.append(post)
+        return others
 
 
 def _keys(claim: Claim) -> set[tuple[str, str]]:
     """Return keys of a claim: its id; in a mixed data set also the id without prefix, and text."""
-    own_id = claim.id.rpartition("/")[2]
-    return {(claim.id, ""), (own_id, plain_text(claim.text))}
+    _, _, own_id = claim.id.rpartition("/")
+    text = plain_text(claim.text)
+    return {(claim.id, ""), (own_id, text)}
 
 
 def standardised(scores: np.ndarray) -> np.ndarray:
     """Subtract the mean and divide by the deviation; if all scores are equal, they become 0."""
-    spread = scores.std() if len(scores) else 0.0
+    spread = 0.0
+    if len(scores):
+        spread = scores.std()
     if spread > 0:
-        return (scores - scores.mean()) / spread
+        centred = scores - scores.mean()
+        return centred / spread
     return np.zeros_like(scores)

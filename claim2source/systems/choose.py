@@ -19,10 +19,9 @@ from claim2source.systems.conditions import MARGIN, WhenConfig
 MIXES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
 # Of known posts; the first does not change the order.
 WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
+_TWENTIETHS = [round(step / 20, 2) for step in range(1, 20 * HIGHEST + 1)]
 # Of a verdict; the first is the default.
-THRESHOLDS = tuple(
-    dict.fromkeys([Stance.threshold, *(round(step / 20, 2) for step in range(1, 20 * HIGHEST + 1))])
-)
+THRESHOLDS = tuple(dict.fromkeys([Stance.threshold, *_TWENTIETHS]))
 # Of a margin: the default selects no claim; each further one selects more claims.
 MARGINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
 
@@ -43,32 +42,55 @@ def choose_margin(
     between `earlier` and the stage before.
     """
     weighing = weigh(data)
-    old, new = weighing.of(before), weighing.of(after)
-    candidates, shares = {}, {}
+    old = weighing.of(before)
+    new = weighing.of(after)
+    disagree = when.disagree if when is not None else False
+    candidates = {}
+    shares = {}
     for margin in sorted(margins):
-        condition = WhenConfig(margin, when.disagree if when is not None else False)
+        condition = WhenConfig(margin, disagree)
         reasons = [condition.reason_to_skip(claim, before, earlier) for claim in weighing.claim_ids]
         is_asked = np.array([reason is None for reason in reasons])
-        candidates[margin], shares[margin] = np.where(is_asked, new, old), float(is_asked.mean())
+        candidates[margin] = np.where(is_asked, new, old)
+        shares[margin] = float(is_asked.mean())
+
     margin_chosen, choice = choose(
-        MARGIN, candidates, weighing, settings=lambda margin: {MARGIN: margin}, by=Preference(rule)
+        MARGIN,
+        candidates,
+        weighing,
+        settings=lambda margin: {MARGIN: margin},
+        by=Preference(rule),
     )
-    asked_share = f"applied to {shares[margin_chosen]:.1%} of these claims"
-    everywhere = f"applied to all it scores {weighing.score(new):.4f}, to none"
-    return margin_chosen, replace(
-        choice, note=f"{asked_share}; {everywhere} {weighing.score(old):.4f}"
-    )
+    share = shares[margin_chosen]
+    score_to_all = weighing.score(new)
+    score_to_none = weighing.score(old)
+    asked_share = f"applied to {share:.1%} of these claims"
+    everywhere = f"applied to all it scores {score_to_all:.4f}, to none {score_to_none:.4f}"
+    note = f"{asked_share}; {everywhere}"
+    return margin_chosen, replace(choice, note=note)
 
 
 def choose_threshold(
-    result: Result, data: Dataset, labels: Mapping[str, str]
+    result: Result,
+    data: Dataset,
+    labels: Mapping[str, str],
 ) -> tuple[float, Choice]:
     """Choose a verdict's threshold by macro F1; of equal ones the nearest to the default."""
-    name, default = "threshold", Stance.threshold
+    name = "threshold"
+    default = Stance.threshold
     means = [result.details.get(claim.id, {}).get(MEAN) for claim in data.claims]
     actual = [labels[claim.id] for claim in data.claims]
-    scores = {t: macro_f1(actual, [to_verdict(m, t) for m in means]) for t in THRESHOLDS}
-    best = max(scores, key=lambda t: (round(scores[t], 12), -abs(t - default)))
+    scores: dict[float, float] = {}
+    for threshold in THRESHOLDS:
+        verdicts = [to_verdict(mean, threshold) for mean in means]
+        scores[threshold] = macro_f1(actual, verdicts)
+
+    def preference(threshold: float) -> tuple[float, float]:
+        score = round(scores[threshold], 12)
+        distance = abs(threshold - default)
+        return score, -distance
+
+    best = max(scores, key=preference)
     return best, Choice(
         name,
         {name: best},

@@ -29,15 +29,23 @@ class WhenConfig(Settings):
 
     def check(self) -> None:
         is_set = self.margin_below is not None or self.disagree
-        require(is_set, "when", asdict(self), "margin_below, disagree or both")
+        allowed = "margin_below, disagree or both"
+        require(is_set, "when", asdict(self), allowed)
 
-    def reason_to_skip(self, claim: str, run: Run, earlier: Run | None) -> str | None:
+    def reason_to_skip(
+        self,
+        claim: str,
+        run: Run,
+        earlier: Run | None,
+    ) -> str | None:
         """Return the reason to keep a claim's ranking; None if the stage is applied."""
         margin = top_margin(run, claim)
-        if self.margin_below is not None and margin < self.margin_below:
+        is_close = self.margin_below is not None and margin < self.margin_below
+        if is_close:
             return None
         if self.disagree and earlier is not None:
-            before, now = earlier.sources(claim, 1), run.sources(claim, 1)
+            before = earlier.sources(claim, 1)
+            now = run.sources(claim, 1)
             # A single source cannot be re-ranked.
             if before and before != now and len(run.sources(claim, 2)) > 1:
                 return None
@@ -51,13 +59,19 @@ class WhenConfig(Settings):
         stage: Callable[[Sequence[Claim], Run], Result],
     ) -> Result:
         """Apply a stage to the claims that meet its conditions; keep the other rankings."""
-        cause = {claim.id: self.reason_to_skip(claim.id, run, earlier) for claim in claims}
-        notes = {claim: reason for claim, reason in cause.items() if reason is not None}
-        undoubted = Result(run.restricted(notes), notes, stored=True)
+        notes: dict[str, str] = {}
+        for claim in claims:
+            reason = self.reason_to_skip(claim.id, run, earlier)
+            if reason is not None:
+                notes[claim.id] = reason
+        kept = run.restricted(notes)
+        undoubted = Result(kept, notes, stored=True)
         doubtful = [claim for claim in claims if claim.id not in notes]
         if not doubtful:
             return undoubted
-        result = stage(doubtful, run.restricted(claim.id for claim in doubtful))
+
+        doubtful_run = run.restricted(claim.id for claim in doubtful)
+        result = stage(doubtful, doubtful_run)
         return join_results([result, undoubted], claims)
 
 
@@ -66,14 +80,21 @@ def top_margin(run: Run, claim: str) -> float:
 
     0 if all scores are equal, 1 if there is only one source.
     """
-    scores = run.scores[run.rows(claim)]
+    rows = run.rows(claim)
+    scores = run.scores[rows]
     if len(scores) < 2:
         return 1.0
-    first, second, last = float(scores[0]), float(scores[1]), float(scores[-1])
-    return (first - second) / (first - last) if first > last else 0.0
+    first = float(scores[0])
+    second = float(scores[1])
+    last = float(scores[-1])
+    if first > last:
+        return (first - second) / (first - last)
+    return 0.0
 
 
 def share_asked(result: Result) -> float:
     """Return the share of claims that a stage was applied to."""
-    notes = [result.notes.get(claim, "") for claim in result.run.claim_ids]
-    return sum(not note.startswith(UNCHANGED) for note in notes) / max(len(notes), 1)
+    claims = result.run.claim_ids
+    notes = [result.notes.get(claim, "") for claim in claims]
+    asked = sum(not note.startswith(UNCHANGED) for note in notes)
+    return asked / max(len(notes), 1)

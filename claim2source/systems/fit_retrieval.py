@@ -38,31 +38,41 @@ def fit_retrieval(part: Retrieval, fitting: Fitting) -> tuple[Retrieval, list[Ch
 
 def _fit_leaf(part: Retrieval, fitting: Fitting) -> tuple[Any, list[Choice]]:
     """Choose the settings of a retriever; on all of train if it has no trained model."""
-    retriever, grid, train_split = part.retriever, part.grid, fitting.train_split
+    retriever = part.retriever
+    grid = part.grid
+    train_split = fitting.train_split
     if isinstance(retriever, Fielded):
         made_of = retriever, grid, train_split
         scores = fitting.held_out.shared(made_of)
-        fielded, choice = replace(fitting, form="original").get_or_make(
-            made_of, lambda: retriever.fit(fitting.train(), grid, fitting.rule, scores)
+        original = replace(fitting, form="original")
+        fielded, choice = original.get_or_make(
+            made_of,
+            lambda: retriever.fit(fitting.train(), grid, fitting.rule, scores),
         )
         return fielded, [choice]
+
     form = part.choose_form(fitting.form, fitting.runtime)
     fitting = replace(fitting, form=form)
     if isinstance(retriever, Own):
         own = retriever.path, retriever.retriever, grid
         chosen, choices = fitting.get_or_make(
-            (*own, train_split), lambda: fit_own(*own, fitting, form)
+            (*own, train_split),
+            lambda: fit_own(*own, fitting, form),
         )
         return replace(retriever, retriever=chosen), choices
+
     base: BM25 = replace(retriever, claims=form)
     bm25, choice = fitting.get_or_make(
-        (base, grid, train_split), lambda: base.fit(fitting.train(), grid, fitting.rule)
+        (base, grid, train_split),
+        lambda: base.fit(fitting.train(), grid, fitting.rule),
     )
     return bm25, [choice]
 
 
 def _fit_hybrid(
-    part: Retrieval, hybrid: Hybrid, fitting: Fitting
+    part: Retrieval,
+    hybrid: Hybrid,
+    fitting: Fitting,
 ) -> tuple[Retrieval, list[Choice]]:
     """Fit both parts, then choose the fusion on claims that training held out."""
     fitting = replace(fitting, form=part.claims or fitting.form)
@@ -72,8 +82,10 @@ def _fit_hybrid(
     form = part.choose_form(fitting.form, fitting.runtime)
     manifest = _main_manifest(dense, fitting.runtime)
     sparse_fitting = replace(fitting, form=form)
-    if hybrid.fits and manifest is not None and fitting.train_split is None:
-        sparse_fitting = replace(sparse_fitting, train_split=manifest.data.train_split)
+    manifest_splits = hybrid.fits and fitting.train_split is None
+    if manifest_splits and manifest is not None:
+        train_split = manifest.data.train_split
+        sparse_fitting = replace(sparse_fitting, train_split=train_split)
     sparse, sparse_choices = fit_retrieval(sparse, sparse_fitting)
     part = part.with_parts([sparse, dense])
     choices = [*dense_choices, *sparse_choices]
@@ -82,20 +94,25 @@ def _fit_hybrid(
 
     def choose_here() -> tuple[Hybrid, Choice]:
         models = _manifests(part, fitting.runtime) or [manifest]
-        selection = fitting.held_out.claims(models, _claims_behind_runs(part))
+        runs = _claims_behind_runs(part)
+        selection = fitting.held_out.claims(models, runs)
         settled = part.settled(fitting.form, fitting.runtime)
         ready = settled.ready(fitting.runtime)
         assert isinstance(ready, Hybrid)
         weighing = selection.weighing()
         return ready.fit(selection.val, fitting.rule, weighing, selection.note)
 
-    chosen, choice = fitting.get_or_make(_unnamed(part), choose_here)
+    unnamed = _unnamed(part)
+    chosen, choice = fitting.get_or_make(unnamed, choose_here)
+    choices.append(choice)
     fitted = replace(part.retriever, fusion=chosen.fusion)
-    return replace(part, retriever=fitted, fitted=True), [*choices, choice]
+    return replace(part, retriever=fitted, fitted=True), choices
 
 
 def _fit_routes(
-    part: Retrieval, routes: Routes, fitting: Fitting
+    part: Retrieval,
+    routes: Routes,
+    fitting: Fitting,
 ) -> tuple[Retrieval, list[Choice]]:
     """Fit the parts of the reported languages, and choose each language's on its val."""
     fitting = replace(fitting, form=part.claims or fitting.form)
@@ -111,28 +128,40 @@ def _fit_routes(
             own = candidates[number]
             choices.append(choice)
         # Settings that were chosen before are not chosen again.
-        fitted_routes[language] = (fit_retrieval(own, fitting)[0],)
+        fitted_own, _ = fit_retrieval(own, fitting)
+        fitted_routes[language] = (fitted_own,)
         if own not in distinct:
             distinct.append(own)
+
     for own in distinct:
-        choices += fit_retrieval(own, fitting)[1]
-    return replace(part, retriever=Routes(fitted_routes)), choices
+        _, own_choices = fit_retrieval(own, fitting)
+        choices += own_choices
+    retriever = Routes(fitted_routes)
+    return replace(part, retriever=retriever), choices
 
 
 def _choose_route(
-    language: str, parts: Sequence[Retrieval], fitting: Fitting
+    language: str,
+    parts: Sequence[Retrieval],
+    fitting: Fitting,
 ) -> tuple[int, Choice]:
     runtime = fitting.runtime
     held_out = {}
     for part in parts:
-        manifests, runs = _manifests(part, runtime), _claims_behind_runs(part)
+        manifests = _manifests(part, runtime)
+        runs = _claims_behind_runs(part)
         held_out[part.display_name] = fitting.held_out.claims(manifests, runs)
     selection = one_val(language, held_out)
-    mine = selection.val.in_languages([language])
+    own_val = selection.val.in_languages([language])
+
+    bound: list[BoundRetrieval] = []
+    for part in parts:
+        settled = part.settled(fitting.form, runtime)
+        bound.append(BoundRetrieval(settled, runtime))
     return choose_route(
         language,
-        [BoundRetrieval(part.settled(fitting.form, runtime), runtime) for part in parts],
-        selection.weighing(mine, language),
+        bound,
+        selection.weighing(own_val, language),
         fitting.rule,
         selection.note,
         [_route_settings(part) for part in parts],
@@ -143,19 +172,31 @@ def _route_settings(part: Retrieval) -> Mapping[str, str]:
     model = part.main_model
     if model is None:
         return {"system": part.display_name}
-    return {"system": part.display_name, "model": model.name}
+    return {
+        "system": part.display_name,
+        "model": model.name,
+    }
 
 
 def _unnamed(part: Retrieval) -> Retrieval:
     """Keep only the settings that a part's rankings depend on; routes keep parts' names."""
     if isinstance(part.retriever, Hybrid):
-        part = part.with_parts([_unnamed(own) for own in part.parts])
-    return replace(part, name="", label=None, unsupported=None, advice=None)
+        unnamed_parts = [_unnamed(own) for own in part.parts]
+        part = part.with_parts(unnamed_parts)
+    return replace(
+        part,
+        name="",
+        label=None,
+        unsupported=None,
+        advice=None,
+    )
 
 
 def _main_manifest(part: Retrieval, runtime: SystemRuntime) -> Manifest | None:
     model = part.main_model
-    return None if model is None else runtime.facts(model).record
+    if model is None:
+        return None
+    return runtime.facts(model).record
 
 
 def _manifests(part: Retrieval, runtime: SystemRuntime) -> list[Trained | None]:
@@ -164,11 +205,15 @@ def _manifests(part: Retrieval, runtime: SystemRuntime) -> list[Trained | None]:
     for own in part.walk():
         if isinstance(own.retriever, Dense):
             manifests.append(_main_manifest(own, runtime))
-        manifests += [read_any_manifest(model) for model in own.models]
+        for model in own.models:
+            manifests.append(read_any_manifest(model))
     return manifests
 
 
 def _claims_behind_runs(part: Retrieval) -> list[TrainedOn]:
     """List the claims that the systems of a part's saved runs were trained on."""
-    saved = [own.retriever for own in part.walk() if isinstance(own.retriever, Saved)]
-    return [claims_behind_run(run) for run in saved]
+    claims: list[TrainedOn] = []
+    for own in part.walk():
+        if isinstance(own.retriever, Saved):
+            claims.append(claims_behind_run(own.retriever))
+    return claims

@@ -33,7 +33,8 @@ class OpenedSystem:
     """
 
     def __init__(self, engine: Engine, system: System, runtime: SystemRuntime) -> None:
-        self.engine, self.system = engine, system
+        self.engine = engine
+        self.system = system
         self._adopt()
         self._runtime = runtime
         self._stages = [stage.with_runtime(runtime) for stage in system.stages]
@@ -50,12 +51,20 @@ class OpenedSystem:
 
     def _adopt(self) -> None:
         """Set the index's fusion and model to the system's; raise if its first stage differs."""
-        engine, system, first = self.engine, self.system, self.system.first
+        engine = self.engine
+        system = self.system
+        first = system.first
         if isinstance(first.retriever, Hybrid):
             engine.fusion = first.retriever.fusion
         require(not system.is_fit, "system", system.name, "a system without `fit`")
-        has_terms = not (engine.manifest.encoded_first and isinstance(first.retriever, Dense))
-        require(has_terms, "system", system.name, "bm25 or hybrid: the index stores no vectors")
+        manifest = engine.manifest
+        lacks_vectors = manifest.encoded_first and isinstance(first.retriever, Dense)
+        require(
+            not lacks_vectors,
+            "system",
+            system.name,
+            "bm25 or hybrid: the index stores no vectors",
+        )
         for part in first.parts or (first,):
             own = part.retriever
             is_dense = isinstance(own, Dense) and isinstance(own.model, ModelConfig)
@@ -82,14 +91,25 @@ class OpenedSystem:
         """
         first = self._first_results(found)
         self._count_over(sources, on_part)
-        stages = self._stages
-        return first + apply_stages(stages, first, claims, sources, self._runtime, on_part)
+        later = apply_stages(
+            self._stages,
+            first,
+            claims,
+            sources,
+            self._runtime,
+            on_part,
+        )
+        return first + later
 
     def _first_results(self, found: SearchResults) -> list[tuple[str, Result]]:
         first = self.system.first
         if isinstance(first.retriever, Hybrid):
             sparse, dense = (part.display_name for part in first.parts)
-            return [(sparse, found.lexical), (dense, found.dense), (FUSE, found.fused)]
+            return [
+                (sparse, found.lexical),
+                (dense, found.dense),
+                (FUSE, found.fused),
+            ]
         if isinstance(first.retriever, BM25):
             return [(RETRIEVE, found.lexical)]
         return [(RETRIEVE, found.dense)]
@@ -97,17 +117,23 @@ class OpenedSystem:
     def _count_over(self, sources: Sequence[Source], on_part: Callable[[str], None]) -> None:
         """Let stages count terms over all papers; raise `UserError` if these are too many."""
         counting = [stage.name for stage in self._stages if stage.counts_terms]
-        if not counting or all(self._pool.get(source.id) == source for source in sources):
+        if not counting:
             return
-        if (papers := self.engine.stats().papers) > _POOL:
+        if all(self._pool.get(source.id) == source for source in sources):
+            return
+        papers = self.engine.stats().papers
+        if papers > _POOL:
             raise UserError(
                 f"{self.engine.location}: {counting[0]} counts terms over all papers in memory: "
                 f"at most {_POOL} papers are allowed, the index has {papers}"
             )
+
         on_part(COUNTING)
         self._pool = {}
         for rows in self.engine.rows():
-            self._pool.update({paper.source.id: paper.source for paper in rows.papers})
-        self._pool.update({source.id: source for source in sources})
+            for paper in rows.papers:
+                self._pool[paper.source.id] = paper.source
+        for source in sources:
+            self._pool[source.id] = source
         pool = list(self._pool.values())
         self._stages = [stage.with_corpus_stats(pool) for stage in self._stages]

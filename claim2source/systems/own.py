@@ -55,10 +55,12 @@ class OwnIndex:
 
     @cached_property
     def _index(self) -> Index:
-        index: Index = _with_runtime(self.retriever, self.runtime).index(self.sources)
+        retriever = _with_runtime(self.retriever, self.runtime)
+        index: Index = retriever.index(self.sources)
         if not hasattr(index, "search"):
             kind = type(index).__name__
-            raise InputError(self.path, reason=f"index(sources) returned a {kind} without `search`")
+            reason = f"index(sources) returned a {kind} without `search`"
+            raise InputError(self.path, reason=reason)
         return index
 
     @cached_property
@@ -67,7 +69,8 @@ class OwnIndex:
 
     @cached_property
     def _sources_hash(self) -> str:
-        return content_hash([asdict(source) for source in as_sources(self.sources)])
+        sources = as_sources(self.sources)
+        return content_hash([asdict(source) for source in sources])
 
     def search(self, claims: Claims, k: int = 100) -> Result:
         """Rank the best `k` sources of every claim, or read the stored run."""
@@ -78,10 +81,15 @@ class OwnIndex:
             key = self._key(rendered, k)
         try:
             return read_or_search(
-                self.runtime.store, key, lambda: self._search(rendered, k), is_answered
+                self.runtime.store,
+                key,
+                lambda: self._search(rendered, k),
+                is_answered,
             )
         except UserError as error:
-            error.model = error.model or next(iter(own_models(self.retriever)), None)
+            if not error.model:
+                models = own_models(self.retriever)
+                error.model = next(iter(models), None)
             raise
 
     def _key(self, claims: Sequence[Claim], k: int) -> dict[str, Any]:
@@ -108,14 +116,20 @@ class OwnIndex:
         most_excluded = max((len(claim.excluded) for claim in claims), default=0)
         result = self._index.search(claims, k + most_excluded)
         if not isinstance(result, Result):
-            reason = f"search(claims, k) must return a Result, not a {type(result).__name__}"
+            kind = type(result).__name__
+            reason = f"search(claims, k) must return a Result, not a {kind}"
             raise InputError(self.path, reason=reason)
-        result = replace(result, run=self._checked_run(result.run, claims, k))
+
+        run = self._checked_run(result.run, claims, k)
+        result = replace(result, run=run)
         if result.cost.seconds:
             return result
         seconds = time.perf_counter() - started
         cost = replace(
-            result.cost, seconds=seconds, items=len(claims), peak_memory=peak_memory(gpu=False)
+            result.cost,
+            seconds=seconds,
+            items=len(claims),
+            peak_memory=peak_memory(gpu=False),
         )
         return replace(result, cost=cost)
 
@@ -126,7 +140,9 @@ class OwnIndex:
         """
         unknown = [source for source in run.vocabulary if source not in self._source_ids]
         if unknown:
-            raise InputError(self.path, reason=f"returned {unknown[0]!r}, which is not indexed")
+            reason = f"returned {unknown[0]!r}, which is not indexed"
+            raise InputError(self.path, reason=reason)
+
         ranked_claims = set(run.claim_ids)
         lists: dict[str, list[tuple[str, float]]] = {}
         for claim in claims:
@@ -136,11 +152,14 @@ class OwnIndex:
             allowed = None if claim.candidates is None else set(claim.candidates)
             pairs: list[tuple[str, float]] = []
             for source, score in run.scored(claim.id).items():
-                if source in claim.excluded or (allowed is not None and source not in allowed):
+                if source in claim.excluded:
+                    continue
+                if allowed is not None and source not in allowed:
                     continue
                 pairs.append((source, score))
             lists[claim.id] = pairs[:k]
-        return Run.from_lists(lists, pool=candidate_pool(claims))
+        pool = candidate_pool(claims)
+        return Run.from_lists(lists, pool=pool)
 
 
 @dataclass(frozen=True)
@@ -165,13 +184,21 @@ class Own:
 
     def index(self, sources: Sequence[Source]) -> OwnIndex:
         runtime = self.runtime or SystemRuntime()
-        return OwnIndex(self.path, self.retriever, sources, self.form, runtime)
+        return OwnIndex(
+            self.path,
+            self.retriever,
+            sources,
+            self.form,
+            runtime,
+        )
 
 
 def own_models(retriever: Retriever) -> list[str]:
     """Return the name of a retriever's model, which may have been trained on claims."""
     model = getattr(retriever, "model", None)
-    return [model] if isinstance(model, str) and model else []
+    if isinstance(model, str) and model:
+        return [model]
+    return []
 
 
 def fits_itself(retriever: Retriever) -> bool:
@@ -180,41 +207,61 @@ def fits_itself(retriever: Retriever) -> bool:
 
 
 def fit_own(
-    path: str, retriever: Retriever, grid: Grid, fitting: Fitting, form: ClaimForm
+    path: str,
+    retriever: Retriever,
+    grid: Grid,
+    fitting: Fitting,
+    form: ClaimForm,
 ) -> tuple[Retriever, list[Choice]]:
     """Choose a retriever's settings by its method `fit`, or from the lists of `grid`.
 
     Both use claims that its model was not trained on; without a model, all of train.
     """
-    runtime, models = fitting.runtime, own_models(retriever)
+    runtime = fitting.runtime
+    models = own_models(retriever)
     if models:
-        val = fitting.held_out.claims([read_any_manifest(model) for model in models]).val
+        manifests = [read_any_manifest(model) for model in models]
+        val = fitting.held_out.claims(manifests).val
     else:
         val = fitting.train()
     if fits_itself(retriever):
-        rendered = val.with_claims(render_claims(val.claims, form))
+        rendered_claims = render_claims(val.claims, form)
+        rendered = val.with_claims(rendered_claims)
         prepared = _with_runtime(retriever, runtime)
-        return _checked_fit(path, retriever, prepared.fit(rendered))
+        fitted = prepared.fit(rendered)
+        return _checked_fit(path, retriever, fitted)
 
     def search(candidate: Retriever, claims: Sequence[Claim], k: int) -> Result:
-        return OwnIndex(path, candidate, val.sources, form, runtime).search(claims, k)
+        index = OwnIndex(path, candidate, val.sources, form, runtime)
+        return index.search(claims, k)
 
     chosen, choice = choose_own(path, retriever, grid, val, search, fitting.rule)
     return chosen, [choice]
 
 
 def _with_runtime(retriever: Any, runtime: SystemRuntime) -> Any:
-    return with_runtime(retriever, runtime.store, runtime.device, runtime.progress)
+    return with_runtime(
+        retriever,
+        runtime.store,
+        runtime.device,
+        runtime.progress,
+    )
 
 
-def _checked_fit(path: str, retriever: Retriever, fitted: object) -> tuple[Retriever, list[Choice]]:
+def _checked_fit(
+    path: str,
+    retriever: Retriever,
+    fitted: object,
+) -> tuple[Retriever, list[Choice]]:
     """Return a fitted retriever and its choices. Raises `InputError` for anything else."""
     wanted = "fit(val) must return a retriever of its class, and a Choice or a list of them"
     if not isinstance(fitted, tuple) or len(fitted) != 2:
         raise InputError(path, reason=wanted)
     own, choices = fitted
+    if type(own) is not type(retriever):
+        raise InputError(path, reason=wanted)
     listed = [choices] if isinstance(choices, Choice) else choices
-    if type(own) is not type(retriever) or not isinstance(listed, list | tuple):
+    if not isinstance(listed, list | tuple):
         raise InputError(path, reason=wanted)
     if not all(isinstance(choice, Choice) for choice in listed):
         raise InputError(path, reason=wanted)
@@ -238,19 +285,25 @@ def choose_own(
     names = [name for name, _ in grid]
     orders = [_ordered(values) for _, values in grid]
     settings_by_cell: dict[tuple[int, ...], dict[str, Any]] = {}
-    for cell in product(*(range(len(values)) for _, values in grid)):
-        pairs = zip(grid, cell, strict=True)
-        settings_by_cell[cell] = {name: values[number] for (name, values), number in pairs}
+    numbers = [range(len(values)) for _, values in grid]
+    for cell in product(*numbers):
+        settings: dict[str, Any] = {}
+        for (name, values), number in zip(grid, cell, strict=True):
+            settings[name] = values[number]
+        settings_by_cell[cell] = settings
 
     def retriever_at(cell: tuple[int, ...]) -> Retriever:
         changed: Retriever = replace(retriever, **settings_by_cell[cell])  # type: ignore[type-var]
         return changed
 
     def distance(cell: tuple[int, ...]) -> float:
+        settings = settings_by_cell[cell]
+        default_settings = settings_by_cell[default]
         steps = 0
         for name, order in zip(names, orders, strict=True):
-            position = order.index(settings_by_cell[cell][name])
-            steps += abs(position - order.index(settings_by_cell[default][name]))
+            position = order.index(settings[name])
+            default_position = order.index(default_settings[name])
+            steps += abs(position - default_position)
         return float(steps)
 
     default = next(iter(settings_by_cell))
@@ -267,9 +320,12 @@ def choose_own(
         trials=True,
     )
     trials = tuple(replace(trial, scores={}) for trial in choice.tried)
-    return retriever_at(chosen), replace(choice, tried=trials)
+    choice = replace(choice, tried=trials)
+    return retriever_at(chosen), choice
 
 
 def _ordered(values: Sequence[Any]) -> list[Any]:
-    is_number = [isinstance(value, int | float) for value in values]
-    return sorted(values) if all(is_number) else list(values)
+    are_numbers = all(isinstance(value, int | float) for value in values)
+    if are_numbers:
+        return sorted(values)
+    return list(values)

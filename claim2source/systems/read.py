@@ -53,7 +53,9 @@ _UNTIL_FIT = {MIX: MIXES[0], WEIGHT: WEIGHTS[0], THRESHOLD: THRESHOLDS[0]}
 _ALL = 1.0
 # The keys that name a stage, a dataclass of a module of claim2source.stages.
 STAGE_KINDS = ("rerank", "verify")
-WHEN, SIMULATED, _INJECT = "when", "simulated", "inject_gold"
+WHEN = "when"
+SIMULATED = "simulated"
+_INJECT = "inject_gold"
 KINDS = ("bm25", "fielded", "dense", "run", "hybrid")
 _OWN_PATH = "the dotted path of your own dataclass"
 DEEPEST = 10**6
@@ -183,7 +185,8 @@ def read_entries(kind: type[Entry], path: Path, folder: str = "systems") -> dict
 def _read_named(kind: type[Entry], path: Path, folder: str) -> dict[str, tuple[Entry, YamlMapping]]:
     """Read entries as `read_entries` does, each with its values and lines."""
     path = shipped(path, folder)
-    raw, keys = read_yaml(path), config_options(kind)
+    raw = read_yaml(path)
+    keys = config_options(kind)
     if not isinstance(raw, YamlMapping):
         raise InputError(path, reason="must be a mapping of names, each with its keys")
     is_entry = any(
@@ -230,7 +233,8 @@ def _is_old(path: Path) -> bool:
 def _is_old_entry(entry: Any) -> bool:
     if not isinstance(entry, Mapping) or "retrieve" in entry:
         return False
-    stages, routes = entry.get("stages"), entry.get("routes")
+    stages = entry.get("stages")
+    routes = entry.get("routes")
     first = stages[0] if isinstance(stages, list) and stages else None
     begins_with_retrieval = isinstance(first, Mapping) and RETRIEVE in first
     has_default = isinstance(routes, Mapping) and DEFAULT in routes
@@ -293,9 +297,8 @@ class _Reader:
             if error.key == name and name not in values:  # not from a file: the message is complete
                 raise
             reason = f"{error.key}: {error.reason}".partition("; give --")[0]  # no flags in a file
-            raise ConfigError(name, "", "", reason).at(
-                _find_line(values, name, error.key)
-            ) from None
+            line = _find_line(values, name, error.key)
+            raise ConfigError(name, "", "", reason).at(line) from None
         finally:
             self._open.pop()
         self._systems[name] = system
@@ -304,15 +307,20 @@ class _Reader:
     def _system(self, name: str, entry: SystemEntry) -> System:
         stages: tuple[SystemStage, ...] = ()
         depth = entry.depth
-        claims, label = entry.claims, entry.label
-        unsupported, advice = entry.unsupported, entry.advice
-        if (shared_name := self._shared_name(name)) is not None:
+        claims = entry.claims
+        label = entry.label
+        unsupported = entry.unsupported
+        advice = entry.advice
+        shared_name = self._shared_name(name)
+        if shared_name is not None:
             shared = self.system(shared_name)
             first = shared.first
             stages = shared.stages
-            depth, claims = depth or shared.depth, claims or shared.claims
+            depth = depth or shared.depth
+            claims = claims or shared.claims
             label = label or (None if entry.stages else shared.label)
-            unsupported, advice = unsupported or shared.unsupported, advice or shared.advice
+            unsupported = unsupported or shared.unsupported
+            advice = advice or shared.advice
         else:
             first = self._first_stage(name, entry)
         for number, own in enumerate(entry.stages, 1):
@@ -326,9 +334,8 @@ class _Reader:
         if entry.routes is None and len(several) == 1:
             # A label belongs to the whole system; without stages also to its node.
             label = None if entry.stages else entry.label
-            return replace(
-                several[0], name=several[0].name or name, label=several[0].label or label
-            )
+            only = several[0]
+            return replace(only, name=only.name or name, label=only.label or label)
         routes = {DEFAULT: several}
         for language, node in by_primary_language(entry.routes or {}, "routes").items():
             if language == DEFAULT:
@@ -354,21 +361,22 @@ class _Reader:
         if isinstance(node, str):
             if node not in self.entries:
                 kinds = ", ".join(f"{{{kind}: ..}}" for kind in KINDS)
-                raise ConfigError(
-                    key, node, f"{kinds}, {{{_OWN_PATH}: ..}}, or the name of a system"
-                )
+                allowed = f"{kinds}, {{{_OWN_PATH}: ..}}, or the name of a system"
+                raise ConfigError(key, node, allowed)
             return self._shared_node(node, key)
         if not isinstance(node, Mapping):
             raise ConfigError(key, node, f"one of {', '.join(KINDS)}, {_OWN_PATH}, or a name")
         kind, *other_kinds = [name for name in node if name in KINDS or "." in name] or [""]
         if not kind or other_kinds:
             raise ConfigError(key, node, f"exactly one of {', '.join(KINDS)}, or {_OWN_PATH}")
-        if (claims := node.get("claims")) is not None:
+        claims = node.get("claims")
+        if claims is not None:
             require_one_of(f"{key}.claims", claims, get_args(ClaimForm))
         beside = {name: value for name, value in node.items() if name not in (kind, "claims")}
-        make_node = self._hybrid if kind == "hybrid" else _dense if kind == "dense" else None
-        if make_node is not None:
-            return replace(make_node(node[kind], beside, f"{key}."), claims=claims)
+        if kind == "hybrid":
+            return replace(self._hybrid(node[kind], beside, f"{key}."), claims=claims)
+        if kind == "dense":
+            return replace(_dense(node[kind], beside, f"{key}."), claims=claims)
         for name, entry in beside.items():
             raise ConfigError(f"{key}.{name}", entry, "", f"is not a key of a {kind} node")
         return replace(_leaf_node(kind, node[kind], f"{key}.{kind}"), claims=claims)
@@ -395,7 +403,8 @@ class _Reader:
             allowed = "parts without routes: set routes of the whole system"
             raise ConfigError(f"{key}hybrid", value, allowed)
         settings = dict(beside)
-        if fits := settings.get("alpha") == FIT:
+        fits = settings.get("alpha") == FIT
+        if fits:
             del settings["alpha"]
             for name, setting in settings.items():
                 allowed = "none with `alpha: fit`, which chooses it"
@@ -494,7 +503,8 @@ def _find_line(entries: YamlMapping, name: str, key: str) -> Location | None:
     line = None
     for part in (name, *key.split(".")):
         if isinstance(value, YamlMapping) and part in value:
-            value, line = value[part], value.locations[part]
+            line = value.locations[part]
+            value = value[part]
         elif isinstance(value, list) and is_digits(part) and 0 < int(part) <= len(value):
             value = value[int(part) - 1]
         elif part != name:
@@ -524,7 +534,8 @@ def read_stage(
     kinds = [kind for kind in STAGE_KINDS if kind in entry]
     if len(kinds) != 1:
         raise ConfigError(key, entry, f"one of {', '.join(STAGE_KINDS)}")
-    (kind,), name = kinds, str(entry[kinds[0]])
+    kind = kinds[0]
+    name = str(entry[kind])
     stage_type = _stage_type(f"{key}.{kind}", name)
     if llm is not None and llm.model:
         entry = _with_llm(entry, stage_type, llm)
@@ -538,7 +549,8 @@ def read_stage(
         if not isinstance(values, Mapping):
             raise ConfigError(f"{key}.{WHEN}", values, "such as {margin_below: 0.2}")
         if values.get(MARGIN) == FIT:
-            fits, values = {*fits, MARGIN}, {**values, MARGIN: _ALL}
+            fits = {*fits, MARGIN}
+            values = {**values, MARGIN: _ALL}
         when = make(WhenConfig, values, f"{key}.{WHEN}.")
         if is_first and when.disagree:
             allowed = "false: there is no stage before the first one"

@@ -34,9 +34,17 @@ _DECODING = ("model", "temperature", "top_p", "seed", "max_tokens")
 # Key of the configured setting, until the sent one is known.
 WANTED = "wanted"
 _OF_SERVERS = ("url", "key_env", "concurrency", "timeout", "retries")
-MIX, WEIGHT, THRESHOLD = "mix", "weight", "threshold"
+MIX = "mix"
+WEIGHT = "weight"
+THRESHOLD = "threshold"
 # Settings of how a stage runs, which do not change scores.
-_RUNTIME = (*_OF_SERVERS, "retry_failed", "batch_tokens", "max_tokens_total", "allow_remote_code")
+_RUNTIME = (
+    *_OF_SERVERS,
+    "retry_failed",
+    "batch_tokens",
+    "max_tokens_total",
+    "allow_remote_code",
+)
 
 
 class StageResult(NamedTuple):
@@ -68,14 +76,20 @@ class SystemStage:
 
     @property
     def label(self) -> str:
-        when = f" when {stage_label('', self.when)}" if self.when is not None else ""
-        return stage_label(self.name, self.stage) + when + (" fitted" if self.fits else "")
+        label = stage_label(self.name, self.stage)
+        if self.when is not None:
+            condition = stage_label("", self.when)
+            label += f" when {condition}"
+        if self.fits:
+            label += " fitted"
+        return label
 
     def with_setting(self, name: str, value: float) -> SystemStage:
         fits = self.fits - {name}
         if name == MARGIN:
             disagree = self.when is not None and self.when.disagree
-            return replace(self, when=WhenConfig(value, disagree), fits=fits)
+            when = WhenConfig(value, disagree)
+            return replace(self, when=when, fits=fits)
         stage = replace(self.stage, **{name: value})  # type: ignore[type-var]
         if name in (MIX, WEIGHT):  # its loaded models do not depend on them
             vars(stage).update({**vars(self.stage), name: value})
@@ -83,7 +97,12 @@ class SystemStage:
 
     def with_runtime(self, runtime: SystemRuntime) -> SystemStage:
         """Return the same stage with a store and a device, so that it keeps its loaded models."""
-        stage = with_runtime(self.stage, runtime.store, runtime.device, runtime.progress)
+        stage = with_runtime(
+            self.stage,
+            runtime.store,
+            runtime.device,
+            runtime.progress,
+        )
         return replace(self, stage=stage)
 
     @property
@@ -94,7 +113,9 @@ class SystemStage:
     def with_corpus_stats(self, pool: Sequence[Source]) -> SystemStage:
         """Let a stage count terms over a pool, if it has `with_corpus_stats`."""
         own: Callable[..., Stage] | None = getattr(self.stage, "with_corpus_stats", None)
-        return replace(self, stage=own(pool)) if own and self.counts_terms else self
+        if own and self.counts_terms:
+            return replace(self, stage=own(pool))
+        return self
 
     def apply(
         self,
@@ -106,16 +127,23 @@ class SystemStage:
         """Apply the stage to the last of several results, for the claims that `when` selects."""
 
         def apply(claims: Sequence[Claim], run: Run) -> Result:
-            store, device, progress = runtime.store, runtime.device, runtime.progress
             ranked = Result(run)
             try:
                 return apply_stage(
-                    self.stage, claims, sources, ranked, store, device=device, progress=progress
+                    self.stage,
+                    claims,
+                    sources,
+                    ranked,
+                    runtime.store,
+                    device=runtime.device,
+                    progress=runtime.progress,
                 )
             except UserError as error:
                 # The weights are on a server, not here.
-                if not hasattr(self.stage, "url"):
-                    error.model = error.model or next(iter(stage_models(self.stage)), None)
+                has_weights = not hasattr(self.stage, "url")
+                if has_weights and not error.model:
+                    models = stage_models(self.stage)
+                    error.model = next(iter(models), None)
                 raise
 
         run = before[-1].result.run
@@ -123,26 +151,39 @@ class SystemStage:
             return apply(claims, run)
         earlier = before[-2].result.run if len(before) > 1 else None
         result = self.when.apply(claims, run, earlier, apply)
-        when = {key: value for key, value in asdict(self.when).items() if value}
-        settings = with_thinking(stage_settings(self.stage), result.thinking)
+        conditions = asdict(self.when)
+        when = {key: value for key, value in conditions.items() if value}
+        configured = stage_settings(self.stage)
+        settings = with_thinking(configured, result.thinking)
         return replace(result, settings={**settings, "when": when})
 
 
 def with_runtime(
-    stage: Stage, store: Store | None, device: str | None, progress: bool = False
+    stage: Stage,
+    store: Store | None,
+    device: str | None,
+    progress: bool = False,
 ) -> Stage:
     """Return a stage with a store and a device, if it has `with_runtime` with such arguments."""
     give: Callable[..., Stage] | None = getattr(stage, "with_runtime", None)
-    return stage if give is None else give(store, device, progress)
+    if give is None:
+        return stage
+    return give(store, device, progress)
 
 
 def stage_models(stage: Stage) -> list[str]:
     """List the models of a stage, any of which may have been trained on claims."""
     if isinstance(stage, Learned):
-        views = ((view.name, view.view.model) for view in stage.fusion.views)
-        return [stage.models.get(name, view.name) for name, view in views if view is not None]
+        models: list[str] = []
+        for view in stage.fusion.views:
+            model_config = view.view.model
+            if model_config is not None:
+                models.append(stage.models.get(view.name, model_config.name))
+        return models
     model = getattr(stage, "model", None)
-    return [model] if isinstance(model, str) else []
+    if isinstance(model, str):
+        return [model]
+    return []
 
 
 def apply_stage(
@@ -172,11 +213,12 @@ def apply_stage(
             content_hash([asdict(source) for source in sources]),
             len(before.run),
         )
+        kind = type(stage)
         identity = getattr(stage, "identity", None)
         key = {
-            "stage": f"{type(stage).__module__}.{type(stage).__qualname__}",
+            "stage": f"{kind.__module__}.{kind.__qualname__}",
             "settings": asdict(stage),  # type: ignore[call-overload]
-            "code": code_hash(type(stage)),
+            "code": code_hash(kind),
             "identity": dict(identity) if identity is not None else None,
             "ranking": content_hash([list(row) for row in before.run]),
             **inputs,
@@ -188,12 +230,18 @@ def apply_stage(
         result = stage.apply(claims, sources, before.run)
         if result.cost.seconds:
             return result
-        seconds, memory = time.perf_counter() - started, peak_memory()
-        cost = replace(result.cost, seconds=seconds, items=len(claims), peak_memory=memory)
+        seconds = time.perf_counter() - started
+        cost = replace(
+            result.cost,
+            seconds=seconds,
+            items=len(claims),
+            peak_memory=peak_memory(),
+        )
         return replace(result, cost=cost)
 
     result = read_or_search(store, key, apply, is_answered)
-    return replace(result, settings=with_thinking(settings, result.thinking))
+    stated = with_thinking(settings, result.thinking)
+    return replace(result, settings=stated)
 
 
 def stage_settings(stage: Stage) -> dict[str, Any]:
@@ -206,13 +254,17 @@ def stage_settings(stage: Stage) -> dict[str, Any]:
     for spec in specs:
         value = getattr(stage, spec.name)
         if isinstance(value, LLMConfig):
-            settings[spec.name] = {key: getattr(value, key) for key in _DECODING}
-            settings[spec.name] |= {"thinking": sent_text(thinking_parts(value))}
-            settings[spec.name] |= {WANTED: value.thinking}
+            decoding = {key: getattr(value, key) for key in _DECODING}
+            decoding["thinking"] = sent_text(thinking_parts(value))
+            decoding[WANTED] = value.thinking
+            settings[spec.name] = decoding
         elif spec.name.endswith("prompt") and isinstance(value, str):
             prompt = read_prompt(value)
-            origin = {"version": prompt.version, "sha256": file_hash(prompt.path)}
-            settings[spec.name] = {"name": prompt.name, **origin}
+            settings[spec.name] = {
+                "name": prompt.name,
+                "version": prompt.version,
+                "sha256": file_hash(prompt.path),
+            }
         elif isinstance(value, str | int | float) and spec.name not in _OF_SERVERS:
             settings[spec.name] = value
     return settings
@@ -245,7 +297,8 @@ def with_thinking(settings: Mapping[str, Any], counts: Sequence[Thinking]) -> di
 def _sent_by_replies(counts: Sequence[Thinking]) -> str:
     if len(counts) == 1:
         return counts[0].sent
-    return "; ".join(f"{count.sent} ({count.replies} replies)" for count in counts)
+    parts = [f"{count.sent} ({count.replies} replies)" for count in counts]
+    return "; ".join(parts)
 
 
 def apply_stages(
@@ -270,7 +323,8 @@ def apply_stages(
 
 def is_answered(result: Result) -> bool:
     """Whether servers have answered all of a stage's requests, well or not."""
-    return not any(is_unanswered(failure.reason) for failure in result.failures)
+    lacks_answers = any(is_unanswered(failure.reason) for failure in result.failures)
+    return not lacks_answers
 
 
 def stage_label(name: str, stage: Any) -> str:
@@ -288,7 +342,8 @@ def stage_label(name: str, stage: Any) -> str:
             elif spec.name not in _RUNTIME and value != default:
                 yield f"{front}{spec.name}={value}"
 
-    return f"{name}({', '.join(changed(stage))})"
+    settings = ", ".join(changed(stage))
+    return f"{name}({settings})"
 
 
 def fit_stages(
@@ -305,7 +360,8 @@ def fit_stages(
     Pairs are scored once: their scores are in the store.
     """
     results = [StageResult(*result) for result in before]
-    fitted, choices = list[SystemStage](), list[Choice]()
+    fitted: list[SystemStage] = []
+    choices: list[Choice] = []
     last = max((number for number, stage in enumerate(stages) if stage.fits), default=-1)
 
     def run(stage: SystemStage) -> StageResult:
@@ -314,7 +370,9 @@ def fit_stages(
     for number, stage in enumerate(stages):
         for name, values in ((MIX, MIXES), (WEIGHT, WEIGHTS)):
             if name in stage.fits:
-                stage, weighing, tried = stage.with_runtime(runtime), selection.weighing(data), {}
+                stage = stage.with_runtime(runtime)
+                weighing = selection.weighing(data)
+                tried = {}
                 for value in values:
                     stage = stage.with_setting(name, value)
                     tried[value] = weighing.of(run(stage).result.run)
@@ -330,15 +388,15 @@ def fit_stages(
                 stage = stage.with_setting(name, value)
                 choices.append(choice)
         if THRESHOLD in stage.fits:
-            if not data.claims or not all(claim.id in selection.labels for claim in data.claims):
-                reason = f"{THRESHOLD}: fit: no verdicts on the claims to choose on"
-                raise NothingToChooseOn(reason)
-            threshold, choice = choose_threshold(run(stage).result, data, selection.labels)
+            _require_verdicts(data, selection)
+            verdicts = run(stage).result
+            threshold, choice = choose_threshold(verdicts, data, selection.labels)
             stage = stage.with_setting(THRESHOLD, threshold)
             choices.append(choice)
         if MARGIN in stage.fits:
             earlier = results[-2].result.run if len(results) > 1 else None
-            now, after = results[-1].result.run, run(replace(stage, when=None)).result.run
+            now = results[-1].result.run
+            after = run(replace(stage, when=None)).result.run
             margin, choice = choose_margin(now, after, data, stage.when, earlier, rule=rule)
             stage = stage.with_setting(MARGIN, margin)
             choices.append(choice)
@@ -346,3 +404,11 @@ def fit_stages(
         if number < last:
             results.append(run(stage))
     return tuple(fitted), choices
+
+
+def _require_verdicts(data: Dataset, selection: SelectionData) -> None:
+    """Raise `NothingToChooseOn` unless all claims to choose on have verdicts."""
+    labels = selection.labels
+    if not data.claims or not all(claim.id in labels for claim in data.claims):
+        reason = f"{THRESHOLD}: fit: no verdicts on the claims to choose on"
+        raise NothingToChooseOn(reason)

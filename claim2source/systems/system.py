@@ -49,7 +49,9 @@ from claim2source.systems.stages import (
 from claim2source.text import ClaimForm
 
 DEPTH = 100
-FUSE, ROUTE, RETRIEVE = "fuse", "route", "retrieve"
+FUSE = "fuse"
+ROUTE = "route"
+RETRIEVE = "retrieve"
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,9 @@ class System:
     @property
     def is_fit(self) -> bool:
         """Whether any setting is chosen on train or on claims held out of it."""
-        return self.first.is_fit or any(stage.fits for stage in self.stages)
+        if self.first.is_fit:
+            return True
+        return any(stage.fits for stage in self.stages)
 
     @property
     def is_simulated(self) -> bool:
@@ -114,13 +118,23 @@ class System:
     @property
     def reason_not_to_run(self) -> str | None:
         """Return the reason in its files why it cannot run; None if there is none."""
-        reasons = (self.unsupported, *(node.unsupported for node in self.first.walk()))
-        return next((reason for reason in reasons if reason is not None), None)
+        if self.unsupported is not None:
+            return self.unsupported
+        for node in self.first.walk():
+            if node.unsupported is not None:
+                return node.unsupported
+        return None
 
     @property
     def dense_models(self) -> list[ModelConfig]:
-        parts = [part for part in self.first.walk() if isinstance(part.retriever, Dense)]
-        return [part.main_model for part in parts if part.main_model is not None]
+        models: list[ModelConfig] = []
+        for part in self.first.walk():
+            if not isinstance(part.retriever, Dense):
+                continue
+            model = part.main_model
+            if model is not None:
+                models.append(model)
+        return models
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -144,11 +158,15 @@ class System:
         first_stages = self.stages[:stages]
         if self.label is not None and first_stages == self.stages:
             return self.label
-        return " + ".join([self.first.full_label(), *(stage.label for stage in first_stages)])
+        stage_labels = [stage.label for stage in first_stages]
+        return " + ".join([self.first.full_label(), *stage_labels])
 
     def first_depth(self, depth: int) -> int:
         """Return how many sources per claim the first stage keeps, at least `depth`."""
-        return self.depth or max([depth, *(stage.depth for stage in self.stages)])
+        if self.depth:
+            return self.depth
+        stage_depths = [stage.depth for stage in self.stages]
+        return max([depth, *stage_depths])
 
     def choose_form(self, form: ClaimForm | None, runtime: SystemRuntime) -> ClaimForm:
         """Return the claim form that the system runs with if `form` is requested."""
@@ -159,34 +177,44 @@ class System:
 
         Any of them may have been trained on claims.
         """
-        own = [model for node in self.first.walk() for model in node.models]
-        return [*own, *(model for stage in self.stages for model in stage_models(stage.stage))]
+        models: list[str] = []
+        for node in self.first.walk():
+            models += node.models
+        for stage in self.stages:
+            models += stage_models(stage.stage)
+        return models
 
     def own_code(self) -> dict[str, str]:
         """Hash the code of custom retrievers and stages, by dotted path."""
         retrievers = [part.retriever for part in self.first.walk()]
         own = [retriever.retriever for retriever in retrievers if isinstance(retriever, Own)]
-        kinds = {type(part) for part in (*own, *(stage.stage for stage in self.stages))}
+        stages = [stage.stage for stage in self.stages]
+        kinds = {type(part) for part in (*own, *stages)}
         hashes: dict[str, str] = {}
         for kind in kinds:
             if not is_shipped(kind):
-                hashes[f"{kind.__module__}.{kind.__qualname__}"] = code_hash(kind)
+                path = f"{kind.__module__}.{kind.__qualname__}"
+                hashes[path] = code_hash(kind)
         return hashes
 
     def fitted_on(self) -> list[TrainedOn]:
         """List the claims that parts without a manifest were fitted on: saved runs, fusions."""
-        retrievers = [part.retriever for part in self.first.walk()]
-        runs = [claims_behind_run(saved) for saved in retrievers if isinstance(saved, Saved)]
-        stages = [stage.stage for stage in self.stages]
-        fusions = [stage.fusion.fitted.trained_on for stage in stages if isinstance(stage, Learned)]
-        return [*runs, *fusions]
+        claims: list[TrainedOn] = []
+        for part in self.first.walk():
+            if isinstance(part.retriever, Saved):
+                claims.append(claims_behind_run(part.retriever))
+        for stage in self.stages:
+            if isinstance(stage.stage, Learned):
+                claims.append(stage.stage.fusion.fitted.trained_on)
+        return claims
 
     def trained_on(self, dataset: str) -> TrainedOn:
         """Return all claims that a part of the system was trained or fitted on.
 
         For models without a record they are read from their training data, or from `dataset`.
         """
-        names = [*(model.name for model in self.dense_models), *self.models()]
+        dense_names = [model.name for model in self.dense_models]
+        names = [*dense_names, *self.models()]
         joined = claims_models_saw(names, dataset)
         for trained_on in self.fitted_on():
             joined |= trained_on
@@ -209,7 +237,8 @@ class System:
         first = self.first
         if routes and not isinstance(first.retriever, Routes):
             unlabelled = replace(first, label=None, unsupported=None, advice=None)
-            first = Retrieval(Routes({DEFAULT: (unlabelled,)}))
+            with_routes = Routes({DEFAULT: (unlabelled,)})
+            first = Retrieval(with_routes)
         first = _with_checkpoint(first, path, routes, read_as)
         own = self.name
         if name:
@@ -217,9 +246,17 @@ class System:
             first = replace(first, name=own)
             if isinstance(first.retriever, Hybrid):
                 sparse, dense = first.parts
-                first = first.with_parts([sparse, replace(dense, name=name)])
+                dense = replace(dense, name=name)
+                first = first.with_parts([sparse, dense])
         # With other checkpoints its label would be wrong.
-        return replace(self, name=own, first=first, label=None, unsupported=None, advice=None)
+        return replace(
+            self,
+            name=own,
+            first=first,
+            label=None,
+            unsupported=None,
+            advice=None,
+        )
 
     def fit(
         self,
@@ -238,25 +275,34 @@ class System:
         held_out = held_out or HeldOut("", "")
         fitting = Fitting(held_out, runtime, tuple(languages), form)
         first, choices = fit_retrieval(self.first, fitting)
-        system, settled = replace(self, first=first), first.settled(form, runtime)
+        system = replace(self, first=first)
+        settled = first.settled(form, runtime)
         own = first.choose_form(form, runtime)
         fitted = FittedSystem(system, runtime, settled, own, tuple(choices))
         if not any(stage.fits for stage in self.stages):
             return fitted
+
         # The stages are fitted on claims that no model of the system was trained on.
         selection = choosing_claims(fitted.system, runtime, held_out)
         labels = selection.labels
         judged = selection.val.with_claims(
             claim for claim in selection.val.claims if claim.golds or claim.id in labels
         )
-        first_only = replace(fitted.system, stages=(), depth=self.first_depth(DEPTH))
-        result = replace(fitted, system=first_only).index(judged.sources).search(judged.claims)
-        rule = held_out.choosing.rule
+        depth = self.first_depth(DEPTH)
+        first_only = replace(fitted.system, stages=(), depth=depth)
+        without_stages = replace(fitted, system=first_only)
+        result = without_stages.index(judged.sources).search(judged.claims)
         stages, stage_choices = fit_stages(
-            self.stages, result.stages, judged, selection, runtime, rule
+            self.stages,
+            result.stages,
+            judged,
+            selection,
+            runtime,
+            held_out.choosing.rule,
         )
         system = replace(fitted.system, stages=stages)
-        return replace(fitted, system=system, choices=(*choices, *stage_choices))
+        all_choices = (*choices, *stage_choices)
+        return replace(fitted, system=system, choices=all_choices)
 
 
 def _with_checkpoint(
@@ -270,7 +316,8 @@ def _with_checkpoint(
     retriever = part.retriever
     if isinstance(retriever, Hybrid):
         sparse, dense = part.parts
-        return unlabelled.with_parts([sparse, _with_checkpoint(dense, path, None, read_as)])
+        new_dense = _with_checkpoint(dense, path, None, read_as)
+        return unlabelled.with_parts([sparse, new_dense])
     if isinstance(retriever, Routes):
         routed = _routes_with_checkpoint(retriever, path, routes or {}, read_as)
         return replace(unlabelled, retriever=routed)
@@ -280,7 +327,12 @@ def _with_checkpoint(
     if read_as is None:
         assert isinstance(retriever.model, ModelConfig)
         model = retriever.model.for_checkpoint(Path(path))
-        own = replace(retriever, model=model, rendering=None, claim_length=None)
+        own = replace(
+            retriever,
+            model=model,
+            rendering=None,
+            claim_length=None,
+        )
     else:
         assert isinstance(read_as.model, ModelConfig)
         own = replace(
@@ -293,17 +345,23 @@ def _with_checkpoint(
 
 
 def _routes_with_checkpoint(
-    routes: Routes, path: str, paths: Mapping[str, str], read_as: Dense | None
+    routes: Routes,
+    path: str,
+    paths: Mapping[str, str],
+    read_as: Dense | None,
 ) -> Routes:
     routed: dict[str, tuple[Retrieval, ...]] = {}
     own_paths = by_primary_language(paths, "routes")
-    for language in dict.fromkeys((*routes.routes, *own_paths)):
-        own, parts = own_paths.get(language, path), routes.candidates(language)
+    languages = dict.fromkeys((*routes.routes, *own_paths))
+    for language in languages:
+        own = own_paths.get(language, path)
+        parts = routes.candidates(language)
         if len(parts) != 1:
             allowed = f"none: {language} has several nodes, one of which is chosen on val"
             raise ConfigError("checkpoint", path, allowed)
         part = _with_checkpoint(parts[0], own, None, read_as)
-        routed[language] = (replace(part, name=part.name or own),)
+        named = replace(part, name=part.name or own)
+        routed[language] = (named,)
     return Routes(routed)
 
 
@@ -322,7 +380,8 @@ class FittedSystem:
 
     def index(self, sources: Sequence[Source]) -> SystemIndex:
         sources = as_sources(sources)
-        return SystemIndex(self, sources, self.first.index(sources, self.runtime))
+        first = self.first.index(sources, self.runtime)
+        return SystemIndex(self, sources, first)
 
 
 @dataclass(frozen=True, eq=False)
@@ -337,27 +396,34 @@ class SystemIndex:
         return one_line(self, system=self.fitted.system.name, sources=len(self.sources))
 
     def search(self, claims: Sequence[Claim], k: int = DEPTH) -> SystemResult:
-        fitted, claims, k = self.fitted, as_claims(claims), whole_number(k, "k")
-        system, runtime = fitted.system, fitted.runtime
-        result = self.first.search(claims, system.first_depth(k))
-        kind = {"hybrid": FUSE, "routes": ROUTE}.get(system.first.kind, RETRIEVE)
+        fitted = self.fitted
+        claims = as_claims(claims)
+        k = whole_number(k, "k")
+        system = fitted.system
+        runtime = fitted.runtime
+        first = system.first
+        depth = system.first_depth(k)
+        result = self.first.search(claims, depth)
+        kind = {"hybrid": FUSE, "routes": ROUTE}.get(first.kind, RETRIEVE)
         stages = [*result.parts, (kind, result)]
-        stages += apply_stages(system.stages, stages, claims, self.sources, runtime)
-        after = stages[len(result.parts) + 1 :]
+        after = apply_stages(system.stages, stages, claims, self.sources, runtime)
+        stages += after
         cost = result.cost
         for _, stage_result in after:
             cost = cost.over_same(stage_result.cost)
-        models = _dense_models(system.first, dict.fromkeys(claim.lang for claim in claims))
-        main = system.first.main_model
+
+        languages = dict.fromkeys(claim.lang for claim in claims)
+        models = _dense_models(first, languages)
+        main = first.main_model
         return SystemResult(
-            system.name,
-            fitted.form,
-            system.first.sources(runtime),
-            tuple(StageResult(*stage) for stage in stages),
-            cost,
-            fitted.choices,
-            sum(runtime.facts(model).parameters for model in models) or None,
-            None if main is None else runtime.facts(main).untrained_base,
+            system=system.name,
+            form=fitted.form,
+            sources=first.sources(runtime),
+            stages=tuple(StageResult(*stage) for stage in stages),
+            cost=cost,
+            choices=fitted.choices,
+            parameters=sum(runtime.facts(model).parameters for model in models) or None,
+            untrained_base=None if main is None else runtime.facts(main).untrained_base,
         )
 
 
@@ -389,18 +455,21 @@ class SystemRunner:
     reported: Dataset
     settings: RunSettings = RunSettings()
     _fitted: list[tuple[System, ClaimForm | None, FittedSystem]] = field(
-        default_factory=list, init=False
+        default_factory=list,
+        init=False,
     )
     _last: SystemIndex | None = field(default=None, init=False)
 
     @cached_property
     def runtime(self) -> SystemRuntime:
-        return SystemRuntime(self.settings.store, self.settings.device, self.settings.progress)
+        settings = self.settings
+        return SystemRuntime(settings.store, settings.device, settings.progress)
 
     @cached_property
     def held_out(self) -> HeldOut:
         """Return the claims that settings may be chosen on."""
-        return HeldOut(self.settings.dataset, self.reported.split, self.settings.choosing)
+        settings = self.settings
+        return HeldOut(settings.dataset, self.reported.split, settings.choosing)
 
     def fit(self, system: System, form: ClaimForm | None = None) -> FittedSystem:
         """Choose a system's open settings for a claim form, off the reported split."""
@@ -412,14 +481,18 @@ class SystemRunner:
         return fitted
 
     def run(
-        self, system: System, form: ClaimForm | None = None, dataset: Dataset | None = None
+        self,
+        system: System,
+        form: ClaimForm | None = None,
+        dataset: Dataset | None = None,
     ) -> SystemResult:
         """Run a system for every claim of the reported split, or of another `dataset`.
 
         `form` is the claim form; None: the system's own. Raises `UserError` if it cannot run.
         """
         data = self.reported if dataset is None else dataset
-        fitted, last = self.fit(system, form), self._last
+        fitted = self.fit(system, form)
+        last = self._last
         if last is None or last.fitted != fitted or last.sources != data.sources:
             self._last = None  # released before the next one is built
             self._last = fitted.index(data.sources)
@@ -447,10 +520,15 @@ def run_system(
     """
     require_kind(system, System, "system", "a System, such as make_system makes")
     require_kind(dataset, Dataset, "dataset", DATASET_WANTED)
-    return SystemRunner(dataset, settings or RunSettings()).run(system, form)
+    runner = SystemRunner(dataset, settings or RunSettings())
+    return runner.run(system, form)
 
 
-def choosing_claims(system: System, runtime: SystemRuntime, held_out: HeldOut) -> SelectionData:
+def choosing_claims(
+    system: System,
+    runtime: SystemRuntime,
+    held_out: HeldOut,
+) -> SelectionData:
     """Return the claims that a whole system may be fitted on: none of its models has seen them.
 
     Raises `NothingToChooseOn` if there are none.
@@ -458,7 +536,8 @@ def choosing_claims(system: System, runtime: SystemRuntime, held_out: HeldOut) -
     manifests = [runtime.facts(model).record for model in system.dense_models]
     of_stages = map(read_any_manifest, system.models())
     try:
-        return held_out.claims([*manifests, *of_stages], system.fitted_on())
+        all_manifests = [*manifests, *of_stages]
+        return held_out.claims(all_manifests, system.fitted_on())
     except NothingToChooseOn as error:
         raise NothingToChooseOn(f"{system.name}: {error}") from None
 
@@ -470,7 +549,12 @@ def _dense_models(part: Retrieval, languages: Iterable[str]) -> list[ModelConfig
             own = part.retriever.candidates(language)[0]
             if own not in distinct:
                 distinct.append(own)
-        return [model for own in distinct for model in _dense_models(own, languages)]
+        models: list[ModelConfig] = []
+        for own in distinct:
+            models += _dense_models(own, languages)
+        return models
     if isinstance(part.retriever, Hybrid):
-        return _dense_models(part.parts[1], languages)
-    return [] if part.main_model is None else [part.main_model]
+        _, dense = part.parts
+        return _dense_models(dense, languages)
+    model = part.main_model
+    return [] if model is None else [model]

@@ -42,7 +42,8 @@ _SPELT = {
 def tags(text: str) -> list[str]:
     """List the distinct handles and hashtags of a text."""
     without_links = LINK.sub(" ", text)
-    return list(dict.fromkeys(_TAG.findall(without_links)))
+    found = _TAG.findall(without_links)
+    return list(dict.fromkeys(found))
 
 
 def numbers(text: str) -> dict[str, bool]:
@@ -53,9 +54,11 @@ def numbers(text: str) -> dict[str, bool]:
     """
     kinds: dict[str, bool] = {}
     for start, end in number_places(text):
-        digits = re.sub(r"\D", "", text[start:end])
+        number = text[start:end]
+        digits = re.sub(r"\D", "", number)
         is_percent = _PERCENT.match(text, end) is not None
-        kinds[digits] = kinds.get(digits, False) or is_percent
+        was_percent = kinds.get(digits, False)
+        kinds[digits] = was_percent or is_percent
     return kinds
 
 
@@ -68,17 +71,20 @@ def number_places(text: str) -> list[tuple[int, int]]:
 
 def word_number_places(text: str) -> list[tuple[int, int, str]]:
     """Find small numbers as words (three, drei, trois), with their positions and digits."""
-    places = []
+    places: list[tuple[int, int, str]] = []
     for match in _LETTERS.finditer(text):
-        word = _MULTIPLE.sub("", nfkc(match[0]).lower())
+        plain = nfkc(match[0]).lower()
+        word = _MULTIPLE.sub("", plain)
         if word in _SPELT:
-            places.append((*match.span(), _SPELT[word]))
+            start, end = match.span()
+            places.append((start, end, _SPELT[word]))
     return places
 
 
 def numbers_in_words(text: str) -> set[str]:
     """Find the small numbers that are written as words, in English, German or French."""
-    plain = nfkc(text).lower().replace("-", " ")
+    lowered = nfkc(text).lower()
+    plain = lowered.replace("-", " ")
     found: set[str] = set()
     for word in _WORD.findall(plain):
         if word in _SPELT:
@@ -86,7 +92,12 @@ def numbers_in_words(text: str) -> set[str]:
     return found
 
 
-def lost_facts(original: str, text: str, *, is_translation: bool = False) -> list[str]:
+def lost_facts(
+    original: str,
+    text: str,
+    *,
+    is_translation: bool = False,
+) -> list[str]:
     """List the numbers, percentages, handles and hashtags that `text` lost, and new numbers.
 
     In a translation a hashtag may have become another one with the same digits.
@@ -94,44 +105,65 @@ def lost_facts(original: str, text: str, *, is_translation: bool = False) -> lis
     before = numbers(original)
     after = numbers(text)
     facts: list[str] = []
+
     written = after.keys() | numbers_in_words(text)
     for number in before:
         if number not in written:
             facts.append(f"the number {number} is gone")
+
     for number, is_percent in before.items():
         if is_percent and number in after and not after[number]:
             facts.append(f"{number} is no longer a percentage")
+
     known = before.keys() | numbers_in_words(original)
     for number in after:
         if number not in known:
             facts.append(f"the number {number} is new")
-    for tag in _lost_tags(tags(original), tags(text), is_translation):
+
+    tags_before = tags(original)
+    tags_after = tags(text)
+    for tag in _lost_tags(tags_before, tags_after, is_translation):
         facts.append(f"{tag} is gone")
     return facts
 
 
-def _lost_tags(before: Sequence[str], after: Sequence[str], is_translation: bool) -> list[str]:
+def _lost_tags(
+    before: Sequence[str],
+    after: Sequence[str],
+    is_translation: bool,
+) -> list[str]:
     """List the tags that are neither kept nor, in a translation, replaced by a new hashtag.
 
     A new hashtag replaces one old one, the most similar first: #immunologie for #immunology.
     """
-    kept = {nfkc(tag).casefold() for tag in after}
-    known = {nfkc(tag).casefold() for tag in before}
-    lost = [tag for tag in before if nfkc(tag).casefold() not in kept]
+    kept = {_folded(tag) for tag in after}
+    lost = [tag for tag in before if _folded(tag) not in kept]
     if not is_translation:
         return lost
-    new = [tag for tag in after if tag[0] == "#" and nfkc(tag).casefold() not in known]
+
+    known = {_folded(tag) for tag in before}
+    new: list[str] = []
+    for tag in after:
+        if tag[0] == "#" and _folded(tag) not in known:
+            new.append(tag)
+
     pairs: list[tuple[float, int, int]] = []
     for old_place, old in enumerate(lost):
         for new_place, tag in enumerate(new):
             if old[0] == "#" and _digits(old) == _digits(tag):
                 likeness = SequenceMatcher(None, old.casefold(), tag.casefold()).ratio()
                 pairs.append((-likeness, old_place, new_place))
+
     translated: dict[int, int] = {}
     for _, old_place, new_place in sorted(pairs):
         if old_place not in translated and new_place not in translated.values():
             translated[old_place] = new_place
     return [tag for place, tag in enumerate(lost) if place not in translated]
+
+
+def _folded(tag: str) -> str:
+    """Fold the case and the compatibility forms of a tag."""
+    return nfkc(tag).casefold()
 
 
 def _digits(text: str) -> list[str]:
@@ -155,20 +187,26 @@ class WrittenText:
 Judge = Callable[[str], WrittenText]
 
 
-def judge_text(text: str, error: str | None, doubt: str | None) -> WrittenText:
+def judge_text(
+    text: str,
+    error: str | None,
+    doubt: str | None,
+) -> WrittenText:
     """Keep a text, even if it is doubtful; with an `error` it has failed."""
     if error is not None:
         return WrittenText(kind="failed", reason=error)
     if doubt is not None:
-        return WrittenText(text, "doubtful", Reason(doubt, "doubtful"))
+        reason = Reason(doubt, "doubtful")
+        return WrittenText(text, "doubtful", reason)
     return WrittenText(text)
 
 
 def first_lines(lines: Sequence[str], limit: int, rest: str) -> list[str]:
     """Indent the first lines; `rest` tells where the others are."""
     first = [f"  {line}" for line in lines[:limit]]
-    if len(lines) > limit:
-        first.append(f"  and {len(lines) - limit} more{rest}")
+    more = len(lines) - limit
+    if more > 0:
+        first.append(f"  and {more} more{rest}")
     return first
 
 
@@ -191,20 +229,25 @@ class Quality:
         """Compare pairs of an original and its rewriting; None without any."""
         if not pairs:
             return None
+
         words: list[int] = []
         lengths: list[float] = []
         shares: list[float] = []
         new: list[int] = []
         for original, text in pairs:
             count = len(text.split())
+            original_count = len(original.split())
             words.append(count)
-            lengths.append(count / max(len(original.split()), 1))
+            lengths.append(count / max(original_count, 1))
+
             before = numbers(original).keys()
             after = numbers(text).keys()
             if before:
-                kept = before & (after | numbers_in_words(text))
+                written = after | numbers_in_words(text)
+                kept = before & written
                 shares.append(len(kept) / len(before))
-            new.append(len(after - before - numbers_in_words(original)))
+            unknown = after - before - numbers_in_words(original)
+            new.append(len(unknown))
         return cls(
             words=fmean(words),
             length=fmean(lengths),

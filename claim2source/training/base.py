@@ -41,10 +41,13 @@ from claim2source.training.targets import check_targets
 from claim2source.training.teacher import BaseVectors, SourceTeacher, load_teacher
 
 # Layers of the model that checks a device, and its number of claims with golds.
-LAYERS, CLAIMS = 2, 16
-STEPS, _RATE = 2, 1e-4
+LAYERS = 2
+CLAIMS = 16
+STEPS = 2
+_RATE = 1e-4
 # Largest relative difference of two computations of the same: losses, and gradients by norm.
-_FULL, _HALF = (1e-4, 1e-3), (0.05, 0.1)
+_FULL = (1e-4, 1e-3)
+_HALF = (0.05, 0.1)
 
 # Losses of some steps, and the first step's gradient as one vector.
 Trial = tuple[list[float], Tensor]
@@ -75,10 +78,13 @@ class LoadedBase:
     def as_checkpoint(self, folder: Path, world: World) -> Iterator[None]:
         """Encode texts and name stored vectors as a checkpoint does while the body runs."""
         encoder = self.encoder
-        own = gather_values(Manifest.read(folder) if world.is_first else None, world)[0]
+        manifest = Manifest.read(folder) if world.is_first else None
+        own = gather_values(manifest, world)[0]
         assert own is not None
         before = encoder.weights, encoder.settings
-        encoder.weights, encoder.settings = own.weights.identity(self.untrained), own.encoder
+        own_weights = own.weights.identity(self.untrained)
+        encoder.weights = own_weights
+        encoder.settings = own.encoder
         try:
             yield
         finally:
@@ -87,9 +93,16 @@ class LoadedBase:
     def save(self, folder: Path, manifest: Manifest) -> Manifest:
         kind: Kind = "full" if self.recipe.tuning == "full" else "lora"
         if not manifest.epoch:
-            kind, whole = "base", replace(manifest.encoder, max_length=self.length)
+            kind = "base"
+            whole = replace(manifest.encoder, max_length=self.length)
             manifest = replace(manifest, encoder=whole)
-        return save_checkpoint(folder, self.encoder, self.folder, manifest, kind)
+        return save_checkpoint(
+            folder,
+            self.encoder,
+            self.folder,
+            manifest,
+            kind,
+        )
 
     def manifest(self, provenance: Mapping[str, Any]) -> Manifest:
         """Return the manifest of the model before training, with step 0's length."""
@@ -104,12 +117,17 @@ class LoadedBase:
         )
 
 
-def load_base(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> LoadedBase:
+def load_base(
+    recipe: RetrieverRecipe,
+    data: TrainingData,
+    session: Session,
+) -> LoadedBase:
     """Load the base and the teacher; neither may have been trained on the claims of val.
 
     Raises `UserError` for a model that cannot be trained with the recipe.
     """
     name = recipe.model.name
+    settings = recipe.optimisation
     resolved = resolve(recipe.model, session.device)
     encoder = resolved.encoder
     if encoder.source_encoder is not None:
@@ -119,52 +137,77 @@ def load_base(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> 
         raise ConfigError("model.name", name, allowed)
     check_layers(encoder.model, recipe, own_code=encoder.settings.own_code)
     check_targets(encoder.model, recipe, lambda: _text_vectors(encoder))
-    teacher, length = None, encoder.settings.max_length
+    teacher: SourceTeacher | None = None
+    length = encoder.settings.max_length
     if recipe.teacher is not None:
         teacher = load_teacher(recipe, encoder, session.device)
     else:
         # Not all sources: a pool may have a million.
-        length = resolved.uncut_length(recipe.rendering.source_texts(data.val.sources[:1_000]))
+        sources = data.val.sources[:1_000]
+        texts = recipe.rendering.source_texts(sources)
+        length = resolved.uncut_length(texts)
     # A hub model's training claims are known only after its download.
     require_new_val(recipe.models, data, downloaded=True)
-    longest = trained_length(recipe.optimisation, encoder.settings.max_length)
+
+    longest = trained_length(settings, encoder.settings.max_length)
     # Otherwise a length without room for the prefixes would fail only when the base is scored.
-    limit = None if recipe.optimisation.max_length is None else longest
+    limit = None if settings.max_length is None else longest
     encoder.tokenize(["a text"], "claim", limit)
-    if recipe.optimisation.train == "both":
+    if settings.train == "both":
         encoder.tokenize(["a text"], "source", limit)
-    plan = plan_memory_here(recipe, encoder.model, longest, session.world.local_size)
-    weights = encoder.weights or {}
-    return LoadedBase(encoder, resolved.base, resolved.folder, weights, teacher, plan, length)
+    processes = session.world.local_size
+    plan = plan_memory_here(recipe, encoder.model, longest, processes)
+    return LoadedBase(
+        encoder=encoder,
+        record=resolved.base,
+        folder=resolved.folder,
+        untrained=encoder.weights or {},
+        teacher=teacher,
+        plan=plan,
+        length=length,
+    )
 
 
 def _text_vectors(encoder: Encoder) -> Tensor:
-    batch = encoder.collate(encoder.tokenize(["a text"], "claim"))
+    tokens = encoder.tokenize(["a text"], "claim")
+    batch = encoder.collate(tokens)
     return encoder.vectors(batch.to(encoder.device))
 
 
-def check_device(base: LoadedBase, train: Dataset, world: World) -> None:
+def check_device(
+    base: LoadedBase,
+    train: Dataset,
+    world: World,
+) -> None:
     """Check that steps are computed correctly on this device: on a GPU, or if requested.
 
     If it is requested on a GPU, the memory of the longest chunk is measured too.
     """
-    recipe, encoder = base.recipe, base.encoder
-    if recipe.self_check is False or (recipe.self_check is None and encoder.device.type != "cuda"):
+    recipe = base.recipe
+    encoder = base.encoder
+    is_unset = recipe.self_check is None
+    if recipe.self_check is False or (is_unset and encoder.device.type != "cuda"):
         return
-    claims = [claim for claim in train.claims if claim.golds][:CLAIMS]
+    with_golds = [claim for claim in train.claims if claim.golds]
+    claims = with_golds[:CLAIMS]
     sources = {source.id: source for source in train.sources}
     golds = [sources[claim.golds[0]] for claim in claims]
-    texts = recipe.rendering.claim_texts(claims), recipe.rendering.source_texts(golds)
-    lines = check_training(encoder, recipe, *texts)
+    claim_texts = recipe.rendering.claim_texts(claims)
+    gold_texts = recipe.rendering.source_texts(golds)
+    lines = check_training(encoder, recipe, claim_texts, gold_texts)
     if recipe.self_check:
         adapt(encoder, recipe)
-        lines += base.plan.calibrate(encoder)[1]
+        _, memory_lines = base.plan.calibrate(encoder)
+        lines += memory_lines
     if world.is_first:
         say("\n".join(lines))
 
 
 def check_training(
-    encoder: Encoder, recipe: RetrieverRecipe, claims: Sequence[str], golds: Sequence[str]
+    encoder: Encoder,
+    recipe: RetrieverRecipe,
+    claims: Sequence[str],
+    golds: Sequence[str],
 ) -> list[str]:
     """Train two steps of the model's first layers in several ways, and compare them.
 
@@ -173,36 +216,49 @@ def check_training(
     losses of two steps and the first gradient. Returns the findings as lines. Raises
     `UserError` if a difference is above its bound. The random state does not change.
     """
-    started, lines, optimisation = time.perf_counter(), [], recipe.optimisation
-    half = optimisation.precision == "bf16" or recipe.model.dtype != "float32"
-    with torch.random.fork_rng([encoder.device] if encoder.device.type == "cuda" else []):
+    started = time.perf_counter()
+    lines: list[str] = []
+    settings = recipe.optimisation
+    device = encoder.device
+    half = settings.precision == "bf16" or recipe.model.dtype != "float32"
+    gpus = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(gpus):
         small = cut_encoder(encoder)
-        length = optimisation.max_length
-        texts = [small.tokenize(claims, "claim", length), small.tokenize(golds, "source", length)]
-        trial = partial(_train_copy, small, texts, optimisation.temperature)
+        length = settings.max_length
+        texts = [
+            small.tokenize(claims, "claim", length),
+            small.tokenize(golds, "source", length),
+        ]
+        trial = partial(_train_copy, small, texts, settings.temperature)
         reference = trial(packed=False, half=False)
         if small.packs:
             packed = trial(packed=True, half=False)
-            lines.append(_compare("packed against padded texts", packed, reference, _FULL))
+            line = _compare("packed against padded texts", packed, reference, _FULL)
+            lines.append(line)
         if half:
             actual = trial(packed=small.packs, half=True)
-            lines.append(_compare("bfloat16 against float32", actual, reference, _HALF))
-    head = f"self check on {encoder.device}: {STEPS} steps of {LAYERS} layers, {len(texts[0])}"
-    return [f"{head} claims with their golds, {time.perf_counter() - started:.1f} s", *lines]
+            line = _compare("bfloat16 against float32", actual, reference, _HALF)
+            lines.append(line)
+    seconds = time.perf_counter() - started
+    head = f"self check on {device}: {STEPS} steps of {LAYERS} layers, {len(texts[0])}"
+    return [f"{head} claims with their golds, {seconds:.1f} s", *lines]
 
 
 def cut_encoder(encoder: Encoder) -> Encoder:
     """Make an encoder with the shape of the model's first layers and random float32 weights."""
     shape = copy.deepcopy(encoder.model.config)
-    shape.num_hidden_layers = min(LAYERS, shape.num_hidden_layers)
+    layers = min(LAYERS, shape.num_hidden_layers)
+    shape.num_hidden_layers = layers
     if getattr(shape, "layer_types", None):
-        shape.layer_types = shape.layer_types[: shape.num_hidden_layers]
+        shape.layer_types = shape.layer_types[:layers]
     shape.use_cache = False
     torch.manual_seed(0)
+    kind: Any = type(encoder.model)
     with torch.device(encoder.device):
-        model: Any = type(encoder.model)._from_config(shape, dtype=torch.float32)
+        model: Any = kind._from_config(shape, dtype=torch.float32)
     set_dropout(model, 0.0)
-    return Encoder(model, encoder.tokenizer, replace(encoder.settings, dtype="float32"), None)
+    settings = replace(encoder.settings, dtype="float32")
+    return Encoder(model, encoder.tokenizer, settings, None)
 
 
 def _train_copy(
@@ -214,11 +270,18 @@ def _train_copy(
     half: bool,
 ) -> Trial:
     """Train a copy for some steps on the same texts, without dropout."""
+    device = encoder.device
     model: Any = copy.deepcopy(encoder.model).train().requires_grad_(True)
-    copied, device = Encoder(model, encoder.tokenizer, encoder.settings, None), encoder.device
+    copied = Encoder(model, encoder.tokenizer, encoder.settings, None)
     optimizer = torch.optim.SGD(model.parameters(), lr=_RATE)
-    rows = torch.arange(len(texts[0]), device=device)
-    masked = torch.zeros(len(rows), len(rows), dtype=torch.bool, device=device)
+    count = len(texts[0])
+    rows = torch.arange(count, device=device)
+    masked = torch.zeros(
+        count,
+        count,
+        dtype=torch.bool,
+        device=device,
+    )
     losses: list[float] = []
     gradients: list[Tensor] = []
     for _ in range(STEPS):
@@ -229,25 +292,44 @@ def _train_copy(
         loss.backward()  # type: ignore[no-untyped-call]
         losses.append(float(loss.detach()))
         trained = [p.grad for p in model.parameters() if p.grad is not None]
-        gradients.append(torch.cat([gradient.float().flatten().cpu() for gradient in trained]))
+        gradients.append(_as_vector(trained))
         optimizer.step()
         optimizer.zero_grad()
     return losses, gradients[0]
 
 
-def _compare(subject: str, trial: Trial, reference: Trial, bounds: tuple[float, float]) -> str:
+def _as_vector(gradients: Sequence[Tensor]) -> Tensor:
+    """Join gradients as one float32 vector on the CPU."""
+    parts = [gradient.float().flatten().cpu() for gradient in gradients]
+    return torch.cat(parts)
+
+
+def _compare(
+    subject: str,
+    trial: Trial,
+    reference: Trial,
+    bounds: tuple[float, float],
+) -> str:
     """Describe the relative difference of two computations of the same.
 
     Raises `UserError` if losses or gradients are above their bounds, or NaN.
     """
-    pairs = zip(trial[0], reference[0], strict=True)
-    loss = max(abs(a - b) / max(abs(b), 1e-6) for a, b in pairs)
-    gradient = float((trial[1] - reference[1]).norm() / reference[1].norm())
+    losses, gradient = trial
+    expected_losses, expected_gradient = reference
+    most_loss, most_gradient = bounds
+    differences: list[float] = []
+    for actual, expected in zip(losses, expected_losses, strict=True):
+        size = max(abs(expected), 1e-6)
+        differences.append(abs(actual - expected) / size)
+    of_losses = max(differences)
+    distance = (gradient - expected_gradient).norm()
+    of_gradients = float(distance / expected_gradient.norm())
     line = (
-        f"{subject}: losses differ by {loss:.2g}, gradients by {gradient:.2g} "
-        f"(at most {bounds[0]:g} and {bounds[1]:g})"
+        f"{subject}: losses differ by {of_losses:.2g}, gradients by {of_gradients:.2g} "
+        f"(at most {most_loss:g} and {most_gradient:g})"
     )
-    if not (loss <= bounds[0] and gradient <= bounds[1]):
+    is_alike = of_losses <= most_loss and of_gradients <= most_gradient
+    if not is_alike:
         raise UserError(
             f"self check: {line}; training on this device would be wrong; try another version of "
             "torch or another model.attention, or skip the check with --self_check false"
@@ -256,15 +338,26 @@ def _compare(subject: str, trial: Trial, reference: Trial, bounds: tuple[float, 
 
 
 def prepare_to_train(
-    loaded: LoadedBase, train: Dataset, store: Store, world: World
+    loaded: LoadedBase,
+    train: Dataset,
+    store: Store,
+    world: World,
 ) -> BaseVectors | None:
     """Make the model trainable; first encode the targets of the losses."""
-    recipe, encoder, teacher = loaded.recipe, loaded.encoder, loaded.teacher
+    recipe = loaded.recipe
+    encoder = loaded.encoder
+    teacher = loaded.teacher
     query_only = recipe.optimisation.train == "query_only"
     vectors = None if teacher is None else teacher.base
     if teacher is None and (query_only or recipe.losses.needing("base_vectors")):
         with first_before_others(world):
-            vectors = BaseVectors.encode(encoder, recipe.rendering, train, store, world.is_first)
+            vectors = BaseVectors.encode(
+                encoder,
+                recipe.rendering,
+                train,
+                store,
+                world.is_first,
+            )
     own = query_only and teacher is None
     frozen = None
     if own and recipe.tuning == "full":

@@ -74,42 +74,63 @@ class BatchSampler:
     limit: int | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._groups = np.tile(np.asarray(self.groups, dtype=np.int64), self.repeat)
-        count, world = len(self._groups), self.world_size
+        group_numbers = np.asarray(self.groups, dtype=np.int64)
+        self._groups = np.tile(group_numbers, self.repeat)
+        count = len(self._groups)
+        world = self.world_size
         if count < world:
             raise ValueError(f"{count} pairs for {world} processes")
-        self._per_step = min(self.batch_size, count // world) * world
-        names = np.tile(self.languages or [""] * len(self.groups), self.repeat)
-        self._of_language = {str(name): np.flatnonzero(names == name) for name in np.unique(names)}
+        most_per_process = min(self.batch_size, count // world)
+        self._per_step = most_per_process * world
+        self._of_language = self._rows_by_language()
         sizes = {name: len(rows) for name, rows in self._of_language.items()}
         self.quotas = language_quotas(sizes, self.config.alpha)
         # An epoch and the uses of every pair before it.
-        self._uses = 0, np.zeros(len(self.groups), dtype=np.int64)
+        unused = np.zeros(len(self.groups), dtype=np.int64)
+        self._uses = 0, unused
         # The same in every epoch, because quotas are.
-        self.full_epoch = len(self.epoch_batches(0))
+        first_epoch = self.epoch_batches(0)
+        self.full_epoch = len(first_epoch)
+
+    def _rows_by_language(self) -> dict[str, np.ndarray]:
+        """Find each language's row numbers; without languages, those of the language ""."""
+        languages = self.languages or [""] * len(self.groups)
+        names = np.tile(languages, self.repeat)
+        rows: dict[str, np.ndarray] = {}
+        for name in np.unique(names):
+            is_in_language = names == name
+            rows[str(name)] = np.flatnonzero(is_in_language)
+        return rows
 
     @property
     def batches(self) -> int:
         """Count the batches of an epoch, up to the limit."""
-        return min(self.full_epoch, self.limit or self.full_epoch)
+        limit = self.limit or self.full_epoch
+        return min(self.full_epoch, limit)
 
     @property
     def optimizer_steps(self) -> int:
-        return -(-self.batches // self.accumulation) * self.epochs
+        steps_per_epoch = -(-self.batches // self.accumulation)
+        return steps_per_epoch * self.epochs
 
     def epoch_rows(self, epoch: int) -> list[np.ndarray]:
         """Take each language's rows of an epoch: the next ones of its endless permutations."""
         rows_by_language = []
         for number, (name, rows) in enumerate(self._of_language.items()):
             quota = self.quotas[name]
-            first, last = epoch * quota, (epoch + 1) * quota
-            turns = range(first // len(rows), (last - 1) // len(rows) + 1)
+            size = len(rows)
+            first = epoch * quota
+            last = first + quota
+            first_turn = first // size
+            last_turn = (last - 1) // size
             # Each language has its own RNG: the sizes of the others do not change its order.
-            permutations = [
-                np.random.default_rng([self.seed, turn, number]).permutation(rows) for turn in turns
-            ]
-            start = turns[0] * len(rows)
-            rows_by_language.append(np.concatenate(permutations)[first - start : last - start])
+            permutations = []
+            for turn in range(first_turn, last_turn + 1):
+                draw = np.random.default_rng([self.seed, turn, number])
+                permutations.append(draw.permutation(rows))
+            start = first_turn * size
+            permuted = np.concatenate(permutations)
+            rows_by_language.append(permuted[first - start : last - start])
         return rows_by_language
 
     def epoch_batches(self, epoch: int) -> list[np.ndarray]:
@@ -118,49 +139,84 @@ class BatchSampler:
         draw = np.random.default_rng([self.seed, epoch])
         parts = self.epoch_rows(epoch)
         if self.config.order == "mixed":
-            parts = [np.concatenate(parts)]
+            all_rows = np.concatenate(parts)
+            parts = [all_rows]
         batches: list[np.ndarray] = []
         rest = []
         for part in parts:
             order = draw.permutation(part)
             batches += self._deal(order, draw)
-            rest.append(order[len(order) - len(order) % self.world_size :])
+            shared = self._shared_count(order)
+            rest.append(order[shared:])
         # Pairs of small languages are not left out.
-        batches += self._deal(np.concatenate(rest), draw)
-        return [batches[i] for i in draw.permutation(len(batches))[: self.limit]]
+        rows_left = np.concatenate(rest)
+        batches += self._deal(rows_left, draw)
+        shuffled = draw.permutation(len(batches))
+        return [batches[number] for number in shuffled[: self.limit]]
 
-    def _deal(self, shuffled: np.ndarray, draw: np.random.Generator) -> list[np.ndarray]:
+    def _shared_count(self, rows: np.ndarray) -> int:
+        """Count the rows that all processes can share equally."""
+        return len(rows) - len(rows) % self.world_size
+
+    def _deal(
+        self,
+        shuffled: np.ndarray,
+        draw: np.random.Generator,
+    ) -> list[np.ndarray]:
         """Deal the rows that all processes can share equally, if any.
 
         Groups are in random order, and each group's pairs go to consecutive batches. Every round
         covers all batches; the last `world_size` rounds may cover only the first batches.
         """
-        shuffled = shuffled[: len(shuffled) - len(shuffled) % self.world_size]
-        if not len(shuffled):
+        total = self._shared_count(shuffled)
+        if not total:
             return []
-        count, world = -(-len(shuffled) // self._per_step), self.world_size
+        shuffled = shuffled[:total]
+        count = -(-total // self._per_step)
+        dealt = self._by_group(shuffled)
+
+        per_round = count * self.world_size
+        even = total // per_round * per_round
+        uneven = total - even
+        fuller = uneven // self.world_size
+        seats = np.arange(total) % count
+        seats[even:] = np.arange(uneven) % max(fuller, 1)
+
+        batches = []
+        for seat in range(count):
+            rows = dealt[seats == seat]
+            batches.append(draw.permutation(rows))
+        return batches
+
+    def _by_group(self, shuffled: np.ndarray) -> np.ndarray:
+        """Order rows by group, and groups by their first row."""
         groups = self._groups[shuffled]
         _, first, inverse, sizes = np.unique(
-            groups, return_index=True, return_inverse=True, return_counts=True
+            groups,
+            return_index=True,
+            return_inverse=True,
+            return_counts=True,
         )
+        keys = [first[inverse]]
         # If the last rounds are shorter, the largest groups come first, to keep their pairs apart.
-        keys = (first[inverse], -sizes[inverse]) if world > 1 else (first[inverse],)
-        dealt = shuffled[np.lexsort(keys)]
-        even = len(dealt) // (count * world) * count * world
-        fuller = (len(dealt) - even) // world
-        seats = np.arange(len(dealt)) % count
-        seats[even:] = np.arange(len(dealt) - even) % max(fuller, 1)
-        return [draw.permutation(dealt[seats == i]) for i in range(count)]
+        if self.world_size > 1:
+            keys.append(-sizes[inverse])
+        order = np.lexsort(keys)
+        return shuffled[order]
 
     def repeats(self, epoch: int = 0) -> int:
         """Count the pairs that share a batch with an earlier pair of their group."""
-        return sum(
-            len(batch) - len(np.unique(self._groups[batch])) for batch in self.epoch_batches(epoch)
-        )
+        count = 0
+        for batch in self.epoch_batches(epoch):
+            groups = np.unique(self._groups[batch])
+            count += len(batch) - len(groups)
+        return count
 
     def left_out(self, epoch: int = 0) -> int:
         """Count the pairs left out of this epoch so that all processes get equally many."""
-        return sum(self.quotas.values()) - sum(map(len, self.epoch_batches(epoch)))
+        in_epoch = sum(self.quotas.values())
+        in_batches = sum(map(len, self.epoch_batches(epoch)))
+        return in_epoch - in_batches
 
     def __iter__(self) -> Iterator[BatchPlan]:
         """Plan this process's batches of all epochs."""
@@ -176,12 +232,13 @@ class BatchSampler:
             if index < first:
                 continue
             first_of_window = index - index % self.accumulation
+            remaining = self.batches - first_of_window
             shared = self.gather and self.world_size > 1
             yield BatchPlan(
                 rows=shares[self.rank],
                 epoch=epoch,
                 index=index,
-                window=min(self.accumulation, self.batches - first_of_window),
+                window=min(self.accumulation, remaining),
                 shares=shares if shared else (),
                 rank=self.rank if self.gather else 0,
                 turns=sum(turns, ()) if shared else turns[self.rank],
@@ -189,12 +246,17 @@ class BatchSampler:
 
     def _used_before(self, epoch: int) -> np.ndarray:
         """Count the uses of every pair before an epoch, since its negatives were mined."""
-        mined = epoch - epoch % self.remine_every if self.remine_every else 0
+        mined = 0
+        if self.remine_every:
+            mined = epoch - epoch % self.remine_every
         counted, uses = self._uses
-        if not mined < counted <= epoch:
-            counted, uses = mined, np.zeros_like(uses)
+        is_usable = mined < counted <= epoch
+        if not is_usable:
+            counted = mined
+            uses = np.zeros_like(uses)
         for earlier in range(counted, epoch):
-            pairs = np.concatenate(self.epoch_batches(earlier)) % len(uses)
+            rows = np.concatenate(self.epoch_batches(earlier))
+            pairs = rows % len(uses)
             uses = uses + np.bincount(pairs, minlength=len(uses))
         self._uses = epoch, uses
         return uses.copy()
@@ -209,7 +271,8 @@ class BatchSampler:
         return tuple(turns)
 
     def _split_by_rank(self, batch: np.ndarray) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(rows) for rows in batch.reshape(-1, self.world_size).T.tolist())
+        by_rank = batch.reshape(-1, self.world_size).T
+        return tuple(tuple(rows) for rows in by_rank.tolist())
 
 
 class BatchLoader(Generic[Batch]):
@@ -219,12 +282,18 @@ class BatchLoader(Generic[Batch]):
     be mined again. Its state is the number of batches yielded, not of those made.
     """
 
-    def __init__(self, sampler: BatchSampler, make: Callable[[BatchPlan], Batch]) -> None:
+    def __init__(
+        self,
+        sampler: BatchSampler,
+        make: Callable[[BatchPlan], Batch],
+    ) -> None:
         self.make = make
         # Lightning looks for `sampler` and sets its epoch.
         self.sampler = self
         self.plans = sampler
-        self._epoch = self._first = self._position = 0
+        self._epoch = 0
+        self._first = 0
+        self._position = 0
 
     def set_epoch(self, epoch: int) -> None:
         self._epoch = epoch
@@ -241,15 +310,19 @@ class BatchLoader(Generic[Batch]):
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the remaining batches of the epoch. Raises an error of `make` at its batch."""
-        first, self._first, self._position = self._first, 0, self._first
+        first = self._first
+        self._first = 0
+        self._position = first
         plans = self.plans.plans(self._epoch, first)
         thread = ThreadPoolExecutor(1, "batches")
         try:
             futures = (thread.submit(self.make, plan) for plan in plans)
             queue = deque(islice(futures, AHEAD))
             while queue:
-                batch = queue.popleft().result()
-                queue.extend(islice(futures, 1))
+                future = queue.popleft()
+                batch = future.result()
+                next_futures = islice(futures, 1)
+                queue.extend(next_futures)
                 self._position += 1
                 yield batch
         finally:
@@ -257,7 +330,10 @@ class BatchLoader(Generic[Batch]):
             thread.shutdown(cancel_futures=True)
 
 
-def language_quotas(sizes: dict[str, int], alpha: float) -> dict[str, int]:
+def language_quotas(
+    sizes: dict[str, int],
+    alpha: float,
+) -> dict[str, int]:
     """Divide an epoch among languages in proportion to size ** alpha; the total stays the same.
 
     Rounded by largest remainder, then by name; at least 1 each.
@@ -266,25 +342,48 @@ def language_quotas(sizes: dict[str, int], alpha: float) -> dict[str, int]:
     if alpha == 1:
         return dict(sizes)
     powers = {name: size**alpha for name, size in sizes.items()}
-    exact = {name: total * power / sum(powers.values()) for name, power in powers.items()}
-    quotas = {name: max(1, int(share)) for name, share in exact.items()}
-    by_remainder = sorted(sizes, key=lambda name: (int(exact[name]) - exact[name], name))
-    for name in by_remainder[: max(0, total - sum(quotas.values()))]:
+    sum_of_powers = sum(powers.values())
+    exact: dict[str, float] = {}
+    quotas: dict[str, int] = {}
+    for name, power in powers.items():
+        share = total * power / sum_of_powers
+        exact[name] = share
+        quotas[name] = max(1, int(share))
+
+    def by_remainder(name: str) -> tuple[float, str]:
+        remainder = exact[name] - int(exact[name])
+        return -remainder, name
+
+    missing = max(0, total - sum(quotas.values()))
+    names = sorted(sizes, key=by_remainder)
+    for name in names[:missing]:
         quotas[name] += 1
     return quotas
 
 
-def in_turn(negatives: Sequence[Negative], count: int, turn: int) -> list[Negative]:
+def in_turn(
+    negatives: Sequence[Negative],
+    count: int,
+    turn: int,
+) -> list[Negative]:
     """Take the next `count` of an endlessly repeated list, its random ones spread evenly."""
     hard: list[Negative] = []
     random: list[Negative] = []
     for negative in negatives:
-        (random if negative.origin == "random" else hard).append(negative)
+        if negative.origin == "random":
+            random.append(negative)
+        else:
+            hard.append(negative)
     size = len(negatives)
+    first = turn * count
     taken: list[Negative] = []
-    for position in range(turn * count, (turn + 1) * count):
+    for position in range(first, first + count):
         row = position % size
+        # Numbers of random negatives up to this row, without and with it.
         before = row * len(random) // size
         after = (row + 1) * len(random) // size
-        taken.append(random[before] if after > before else hard[row - before])
+        if after > before:
+            taken.append(random[before])
+        else:
+            taken.append(hard[row - before])
     return taken

@@ -69,14 +69,22 @@ class TrainingPairs:
         teacher: TeacherScores | None = None,
         aligned: AlignedTexts | None = None,
     ) -> None:
-        self.dataset, self.encoder, self.rendering = dataset, encoder, recipe.rendering
-        self.mining, self.losses = recipe.mining, recipe.losses
-        self.negatives, self.length = recipe.optimisation.negatives, recipe.optimisation.max_length
-        self.query_only = recipe.optimisation.train == "query_only"
+        settings = recipe.optimisation
+        self.dataset = dataset
+        self.encoder = encoder
+        self.rendering = recipe.rendering
+        self.mining = recipe.mining
+        self.losses = recipe.losses
+        self.negatives = settings.negatives
+        self.length = settings.max_length
+        self.query_only = settings.train == "query_only"
         self.rotate = recipe.batches.rotate_negatives
-        self.base, self.teacher, self.aligned = base, teacher, aligned
+        self.base = base
+        self.teacher = teacher
+        self.aligned = aligned
         self.compares = bool(self.losses.needing("base_vectors"))
-        assert base is not None or not (self.query_only or self.compares or aligned is not None)
+        needs_base = self.query_only or self.compares or aligned is not None
+        assert base is not None or not needs_base
         self.golds: Mapping[str, frozenset[str]] = golds_by_text(dataset.claims)
         claim_ids = {row.claim for row in rows}
         claims = [claim for claim in dataset.claims if claim.id in claim_ids]
@@ -101,7 +109,9 @@ class TrainingPairs:
 
         Raises `ValueError` for other pairs or another order: batches are planned by row number.
         """
-        if list(map(_pair, rows)) != list(map(_pair, self.rows)):
+        own_pairs = [_pair(row) for row in self.rows]
+        new_pairs = [_pair(row) for row in rows]
+        if new_pairs != own_pairs:
             raise ValueError("the rows must have the same pairs in the same order")
         self.rows = [self._taught_first(row) for row in rows]
         source_ids = self._source_ids()
@@ -126,7 +136,9 @@ class TrainingPairs:
             source_ids.add(row.positive)
             # Another gold of the claim may have the same text as another row's negative.
             source_ids.update(self.golds[row.claim])
-            negatives = row.negatives if self.rotate else row.negatives[: self.negatives]
+            negatives = row.negatives
+            if not self.rotate:
+                negatives = negatives[: self.negatives]
             for negative in negatives:
                 source_ids.add(negative.source)
         return source_ids
@@ -137,9 +149,13 @@ class TrainingPairs:
         pairs: list[tuple[str, str]] = []
         for source in sources:
             text = self.source_tokens[source.id]
-            pairs.append((source.id, first.setdefault(text, source.id)))
-        limits = self.mining.max_title_similarity, self.mining.max_text_similarity
-        pairs += same_papers(sources, *limits)
+            first_id = first.setdefault(text, source.id)
+            pairs.append((source.id, first_id))
+        pairs += same_papers(
+            sources,
+            self.mining.max_title_similarity,
+            self.mining.max_text_similarity,
+        )
         numbers = connected_groups(pairs)
         papers: dict[str, int] = {}
         for source, number in zip(sources, numbers, strict=False):
@@ -147,7 +163,9 @@ class TrainingPairs:
         return papers
 
     def _teacher_scores_for(self, claim: str) -> Mapping[str, float]:
-        return {} if self.teacher is None else self.teacher.get(claim, {})
+        if self.teacher is None:
+            return {}
+        return self.teacher.get(claim, {})
 
     def _taught_first(self, row: MinedRow) -> MinedRow:
         """Put the negatives with teacher scores first: only sources in the batch are distilled."""
@@ -158,16 +176,23 @@ class TrainingPairs:
 
     def _views(self, claims: Sequence[Claim]) -> dict[str, list[Tokens]]:
         """Tokenise the other representations of claims that have a translation, by claim id."""
-        claims = [claim for claim in claims if claim.lang != "en" and claim.translation]
-        views: dict[str, list[Tokens]] = {claim.id: [] for claim in claims}
+        translated: list[Claim] = []
+        views: dict[str, list[Tokens]] = {}
+        for claim in claims:
+            if claim.lang != "en" and claim.translation:
+                translated.append(claim)
+                views[claim.id] = []
         # The original and the translation of a claim have the same bilingual text.
-        own = "bilingual" if self.rendering.claims == "paired" else self.rendering.claims
+        own = self.rendering.claims
+        if own == "paired":
+            own = "bilingual"
         for form in FORMS:
             if form == own:
                 continue
-            texts = replace(self.rendering, claims=form).claim_texts(claims)
+            rendering = replace(self.rendering, claims=form)
+            texts = rendering.claim_texts(translated)
             tokens = self.encoder.tokenize(texts, "claim", self.length)
-            for claim, text in zip(claims, tokens, strict=True):
+            for claim, text in zip(translated, tokens, strict=True):
                 views[claim.id].append(text)
         return views
 
@@ -184,8 +209,9 @@ class TrainingPairs:
         lines: list[str] = []
         if repeats:
             lines.append(f"{repeats} pairs share a batch with another of their paper (masked)")
-        if self.short_rows:
-            lines.append(f"{self.short_rows} pairs have too few negatives")
+        short = self.short_rows
+        if short:
+            lines.append(f"{short} pairs have too few negatives")
         return lines
 
     @property
@@ -194,19 +220,29 @@ class TrainingPairs:
 
     def groups(self) -> list[int]:
         """Number the rows' groups: claims that share a gold, directly or through others."""
-        return connected_groups([row.positive, *self.golds[row.claim]] for row in self.rows)
+        keys: list[list[str]] = []
+        for row in self.rows:
+            golds = self.golds[row.claim]
+            keys.append([row.positive, *golds])
+        return connected_groups(keys)
 
-    def choose_negatives(self, row: MinedRow, turn: int) -> list[Negative]:
+    def choose_negatives(
+        self,
+        row: MinedRow,
+        turn: int,
+    ) -> list[Negative]:
         """Choose the negatives for a use of a row; `turn` counts the uses before it."""
         count = self.negatives
         if not self.rotate or len(row.negatives) <= count:
             return list(row.negatives[:count])
         scored = self._teacher_scores_for(row.claim)
         with_scores = [negative for negative in row.negatives if negative.source in scored]
-        if len(with_scores) >= count:
+        missing = count - len(with_scores)
+        if missing <= 0:
             return in_turn(with_scores, count, turn)
         untaught = row.negatives[len(with_scores) :]
-        return [*with_scores, *in_turn(untaught, count - len(with_scores), turn)]
+        others = in_turn(untaught, missing, turn)
+        return [*with_scores, *others]
 
     def batch(self, plan: BatchPlan) -> TrainBatch:
         """Collect the texts and targets of a planned batch."""
@@ -218,30 +254,40 @@ class TrainingPairs:
         for part in by_rank:
             for source in part:
                 columns[source] = len(columns)
+        all_sources = list(columns)
+
         positives = torch.tensor([columns[row.positive] for row in own])
-        masked = self._gold_mask(own, list(columns))
-        masked[torch.arange(len(own)), positives] = False
+        masked = self._gold_mask(own, all_sources)
+        own_rows = torch.arange(len(own))
+        masked[own_rows, positives] = False
+
         sources: list[Tokens] = []
         if not self.query_only:
-            sources = [self.source_tokens[source] for source in by_rank[plan.rank]]
+            own_sources = by_rank[plan.rank]
+            sources = [self.source_tokens[source] for source in own_sources]
         base_claims = None
         if self.base is not None and self.compares:
             base_claims = self.base.claims(claims)
-        base_sources, fixed_sources = self._base_sources(list(columns))
+        base_sources, fixed_sources = self._base_sources(all_sources)
         views, owners = self._batch_views(claims, plan.epoch)
         texts, aligned = self._aligned_texts(claims, plan, len(shares))
+
+        claim_tokens = [self.claim_tokens[claim] for claim in claims]
+        languages = [self._claim_languages[claim] for claim in claims]
+        counts = [len(part) for part in by_rank]
+        teacher = self._teacher_scores(own, columns, masked)
         return TrainBatch(
             plan=plan,
-            claims=[self.claim_tokens[claim] for claim in claims],
+            claims=claim_tokens,
             sources=sources,
-            counts=tuple(map(len, by_rank)),
+            counts=tuple(counts),
             fixed_sources=fixed_sources,
             views=views,
             texts=texts,
             positives=positives,
             masked=masked,
-            languages=tuple(self._claim_languages[claim] for claim in claims),
-            teacher=self._teacher_scores(own, columns, masked),
+            languages=tuple(languages),
+            teacher=teacher,
             base_claims=base_claims,
             base_sources=base_sources,
             owners=owners,
@@ -250,9 +296,14 @@ class TrainingPairs:
 
     def _planned_rows(self, numbers: Sequence[int]) -> list[MinedRow]:
         """Look up the pairs of row numbers, which cover the pairs `data.repeat` times."""
-        return [self.rows[number % len(self.rows)] for number in numbers]
+        count = len(self.rows)
+        return [self.rows[number % count] for number in numbers]
 
-    def _sources_by_rank(self, plan: BatchPlan, shares: Sequence[Sequence[int]]) -> list[list[str]]:
+    def _sources_by_rank(
+        self,
+        plan: BatchPlan,
+        shares: Sequence[Sequence[int]],
+    ) -> list[list[str]]:
         """Deal the distinct sources of all shares to the processes: each is encoded once."""
         rows: list[MinedRow] = []
         for share in shares:
@@ -261,13 +312,20 @@ class TrainingPairs:
         names: dict[str, None] = {}
         for row in rows:
             names[row.positive] = None
-        for row, turn in zip(rows, plan.turns or repeat(0), strict=False):
-            for negative in self.choose_negatives(row, turn):
+        turns = plan.turns or repeat(0)
+        for row, turn in zip(rows, turns, strict=False):
+            negatives = self.choose_negatives(row, turn)
+            for negative in negatives:
                 names[negative.source] = None
         sources = list(names)
-        return [sources[rank :: len(shares)] for rank in range(len(shares))]
+        processes = len(shares)
+        return [sources[rank::processes] for rank in range(processes)]
 
-    def _batch_views(self, claims: Sequence[str], epoch: int) -> tuple[list[Tokens], Tensor | None]:
+    def _batch_views(
+        self,
+        claims: Sequence[str],
+        epoch: int,
+    ) -> tuple[list[Tokens], Tensor | None]:
         """Return one other representation of each claim that has some, in turn, and its row.
 
         The rows are None if no claim of the training data has any.
@@ -279,7 +337,8 @@ class TrainingPairs:
         for row, claim in enumerate(claims):
             forms = self.views.get(claim)
             if forms:
-                views.append(forms[epoch % len(forms)])
+                form_in_turn = epoch % len(forms)
+                views.append(forms[form_in_turn])
                 owners.append(row)
         return views, torch.tensor(owners, dtype=torch.long)
 
@@ -291,38 +350,56 @@ class TrainingPairs:
         if self.base is None or not (self.compares or self.query_only):
             return None, None
         vectors = self.base.sources(columns)
-        return vectors if self.compares else None, vectors if self.query_only else None
+        compared = vectors if self.compares else None
+        fixed = vectors if self.query_only else None
+        return compared, fixed
 
     def _aligned_texts(
-        self, claims: Sequence[str], plan: BatchPlan, processes: int
+        self,
+        claims: Sequence[str],
+        plan: BatchPlan,
+        processes: int,
     ) -> tuple[list[Tokens], Tensor | None]:
         """Take the batch's texts without labels, and the teacher's vectors of claims and texts."""
         if self.base is None or self.aligned is None:
             return [], None
         index = plan.index * processes + plan.rank
-        texts, vectors = self.aligned.batch(plan.epoch, index)
-        return texts, torch.cat((self.base.claims(claims), vectors))
+        texts, text_vectors = self.aligned.batch(plan.epoch, index)
+        claim_vectors = self.base.claims(claims)
+        return texts, torch.cat((claim_vectors, text_vectors))
 
-    def _gold_mask(self, own: Sequence[MinedRow], columns: Sequence[str]) -> Tensor:
+    def _gold_mask(
+        self,
+        own: Sequence[MinedRow],
+        columns: Sequence[str],
+    ) -> Tensor:
         """Mark sources that are the paper of one of the claim's golds, [own, columns]."""
         papers = [self.papers[source] for source in columns]
         mask: list[list[bool]] = []
         for row in own:
-            golds = {self.papers.get(gold) for gold in self.golds[row.claim]}
-            mask.append([paper in golds for paper in papers])
+            golds = self.golds[row.claim]
+            gold_papers = {self.papers.get(gold) for gold in golds}
+            mask.append([paper in gold_papers for paper in papers])
         return torch.tensor(mask)
 
     def _teacher_scores(
-        self, own: Sequence[MinedRow], columns: Mapping[str, int], masked: Tensor
+        self,
+        own: Sequence[MinedRow],
+        columns: Mapping[str, int],
+        masked: Tensor,
     ) -> Tensor | None:
         """Collect the teacher's scores [own, columns], NaN if absent; None without a teacher."""
         if self.teacher is None:
             return None
-        teacher = torch.full((len(own), len(columns)), torch.nan)
+        shape = (len(own), len(columns))
+        teacher = torch.full(shape, torch.nan)
         for number, row in enumerate(own):
-            for source, score in self._teacher_scores_for(row.claim).items():
-                if source in columns:
-                    teacher[number, columns[source]] = score
+            scores = self._teacher_scores_for(row.claim)
+            for source, score in scores.items():
+                if source not in columns:
+                    continue
+                column = columns[source]
+                teacher[number, column] = score
         # Another gold is not a candidate: the student must not learn to rank it below.
         return teacher.masked_fill(masked, torch.nan)
 
@@ -350,20 +427,30 @@ class CollatedBatch:
         """Copy the tensors to memory that a GPU reads while it computes."""
         batch = changed(self.batch, Tensor.pin_memory)
         parts = [part.pin_memory() for part in self.parts]
-        return replace(changed(self, Tensor.pin_memory), batch=batch, parts=parts)
+        pinned = changed(self, Tensor.pin_memory)
+        return replace(pinned, batch=batch, parts=parts)
 
 
-def collate(batch: TrainBatch, encoder: Encoder, config: OptimisationConfig) -> CollatedBatch:
+def collate(
+    batch: TrainBatch,
+    encoder: Encoder,
+    config: OptimisationConfig,
+) -> CollatedBatch:
     """Divide a batch's texts into chunks, and make their tensors.
 
     Each distinct text is encoded once; the gradients of its copies add up.
     """
-    texts = [*batch.claims, *batch.sources, *batch.views, *batch.texts]
-    number: dict[Tokens, int] = {}
+    texts = [
+        *batch.claims,
+        *batch.sources,
+        *batch.views,
+        *batch.texts,
+    ]
+    numbers: dict[Tokens, int] = {}
     for text in texts:
-        number.setdefault(text, len(number))
-    text_numbers = torch.tensor([number[text] for text in texts])
-    distinct = list(number)
+        numbers.setdefault(text, len(numbers))
+    text_numbers = torch.tensor([numbers[text] for text in texts])
+    distinct = list(numbers)
     lengths = [len(text.ids) for text in distinct]
     assert config.chunk_tokens != "auto", "settled by memory_plan"
     if config.chunk_tokens is not None:
@@ -372,11 +459,17 @@ def collate(batch: TrainBatch, encoder: Encoder, config: OptimisationConfig) -> 
         chunks = length_chunks(lengths, config.chunk_size)
     else:
         chunks = list(encoder.length_batches(distinct))
-    parts = [encoder.batch([distinct[row] for row in rows]) for rows in chunks]
+    parts: list[TokenBatch | PackedBatch] = []
+    for rows in chunks:
+        chunk_texts = [distinct[row] for row in rows]
+        parts.append(encoder.batch(chunk_texts))
     return CollatedBatch(batch, distinct, text_numbers, chunks, parts)
 
 
-def halved(chunks: Chunks, times: int) -> Chunks:
+def halved(
+    chunks: Chunks,
+    times: int,
+) -> Chunks:
     """Divide every chunk in two, `times` times; a single text stays whole."""
     for _ in range(times):
         halves: list[Sequence[int]] = []
@@ -389,28 +482,47 @@ def halved(chunks: Chunks, times: int) -> Chunks:
     return chunks
 
 
-def length_chunks(lengths: Sequence[int], size: int) -> list[list[int]]:
+def length_chunks(
+    lengths: Sequence[int],
+    size: int,
+) -> list[list[int]]:
     """Group positions of texts of these lengths into chunks of `size`, shortest first.
 
     The last chunk is full and has the longest texts: it is encoded only once.
     """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    return [order[max(end - size, 0) : end] for end in range(len(order), 0, -size)][::-1]
+    chunks: list[list[int]] = []
+    for end in range(len(order), 0, -size):
+        start = max(end - size, 0)
+        chunks.append(order[start:end])
+    chunks.reverse()
+    return chunks
 
 
-def token_chunks(lengths: Sequence[int], budget: int, *, packed: bool = False) -> list[list[int]]:
+def token_chunks(
+    lengths: Sequence[int],
+    budget: int,
+    *,
+    packed: bool = False,
+) -> list[list[int]]:
     """Group positions of texts of these lengths into chunks of at most `budget` tokens.
 
     Padding counts, unless texts are packed. As in `length_chunks` the shortest texts come first
     and the last chunk, which is encoded only once, is full; a longer text is a chunk by itself.
     """
     chunks: list[list[int]] = []
-    longest = total = 0
+    longest = 0
+    total = 0
     for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
-        padded = (len(chunks[-1]) + 1) * longest if chunks else 0
-        if not chunks or (total + lengths[row] if packed else padded) > budget:
+        length = lengths[row]
+        if packed:
+            needed = total + length
+        else:
+            needed = (len(chunks[-1]) + 1) * longest if chunks else 0
+        if not chunks or needed > budget:
             chunks.append([])
-            longest, total = lengths[row], 0
+            longest = length
+            total = 0
         chunks[-1].append(row)
-        total += lengths[row]
+        total += length
     return [chunk[::-1] for chunk in reversed(chunks)]

@@ -44,30 +44,47 @@ def finetune(config: FinetuneConfig, inputs: RetrieverInputs | None = None) -> R
     training's report (None on later ranks). Raises `UserError` for anything the user can correct.
     """
     inputs = inputs or check_early(config)
-    recipe, after = config.recipe(RetrieverRecipe), inputs.after
+    recipe = config.recipe(RetrieverRecipe)
+    after = inputs.after
     with open_session(inputs) as session:
+        run = session.run
         with session.on_all_ranks():
             setup = set_up(recipe, inputs.data, session)
-            if recipe.self_check or not session.run.is_finished:
+            if recipe.self_check or not run.is_finished:
                 check_device(setup.base, setup.data.train, session.world)
         if recipe.self_check:
             return None
         # `auto` stays: a resumed run may have another device.
         session.begin()
-        if not session.run.is_finished:
+        if not run.is_finished:
             rows, lines = mine(setup, session)
             train(setup, session, rows, lines)
         if not session.world.is_first:
             return None
+
         epoch, choice = choose(setup)
-        run_report = report_run(session, setup.base.recipe, setup.data, epoch, choice)
+        run_report = report_run(
+            session,
+            setup.base.recipe,
+            setup.data,
+            epoch,
+            choice,
+        )
         # The folder is still locked, because the evaluation reads its checkpoints.
-        evaluated = after is not None and evaluate_after(after, setup.data.settings.train_split)
-        say(next_steps(config, session.run.checkpoint(epoch), epoch > 0, evaluated))
+        train_split = setup.data.settings.train_split
+        evaluated = after is not None and evaluate_after(after, train_split)
+        chosen = run.checkpoint(epoch)
+        is_trained = epoch > 0
+        commands = next_steps(config, chosen, is_trained, evaluated)
+        say(commands)
         return run_report
 
 
-def set_up(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> Setup:
+def set_up(
+    recipe: RetrieverRecipe,
+    data: TrainingData,
+    session: Session,
+) -> Setup:
     """Load the base and the saved state, and do the checks that need torch.
 
     Nothing is written yet.
@@ -75,6 +92,19 @@ def set_up(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> Set
     base = load_base(recipe, data, session)
     recipe = base.recipe
     session.read_state()
+    hashes = _input_hashes(base, data)
+    session.run.require_inputs(hashes)
+    trained_on = claims_models_saw(recipe.models.values(), data.settings.dataset)
+    record = provenance(recipe, data, session)
+    manifest = base.manifest(record)
+    manifest = replace(manifest, trained_on=trained_on)
+    evaluation = RetrieverOnVal(session, manifest, data, base)
+    trainer = lightning_trainer(recipe, evaluation, base.encoder.device)
+    return Setup(data, base, evaluation, trainer)
+
+
+def _input_hashes(base: LoadedBase, data: TrainingData) -> dict[str, str | None]:
+    """Collect the hashes of what a resumed run must share with the first one."""
     hashes: dict[str, str | None] = {
         "training data": data.train.fingerprint,
         "val data": data.val.fingerprint,
@@ -83,14 +113,10 @@ def set_up(recipe: RetrieverRecipe, data: TrainingData, session: Session) -> Set
     }
     if base.teacher is not None:
         hashes["teacher"] = base.teacher.sha256
-    for name, code in recipe.losses.code().items():
+    code_hashes = base.recipe.losses.code()
+    for name, code in code_hashes.items():
         hashes[f"code of losses.{name}"] = code
-    session.run.require_inputs(hashes)
-    trained_on = claims_models_saw(recipe.models.values(), data.settings.dataset)
-    manifest = replace(base.manifest(provenance(recipe, data, session)), trained_on=trained_on)
-    evaluation = RetrieverOnVal(session, manifest, data, base)
-    trainer = lightning_trainer(recipe, evaluation, base.encoder.device)
-    return Setup(data, base, evaluation, trainer)
+    return hashes
 
 
 def mine(setup: Setup, session: Session) -> tuple[list[MinedRow], list[str]]:
@@ -99,25 +125,42 @@ def mine(setup: Setup, session: Session) -> tuple[list[MinedRow], list[str]]:
     Returns the rows, and lines that describe them. A resumed run continues with the rows of its
     state.
     """
-    data, base, state = setup.data, setup.base, session.state
+    data = setup.data
+    base = setup.base
+    state = session.state
     if base.teacher is not None:
         folder = session.run.checkpoint(0) if state is None else None
-        base.teacher.prepare(data.train, session.store, session.world, base.untrained, folder)
+        base.teacher.prepare(
+            data.train,
+            session.store,
+            session.world,
+            base.untrained,
+            folder,
+        )
     setup.evaluation.score_base()
     if state is not None:
-        return restore_mined(session, state.mined, data.train), []
+        rows = restore_mined(session, state.mined, data.train)
+        return rows, []
     encoder = base.encoder if base.teacher is None else base.teacher.encoder
     return mine_first(session, base.recipe, data, encoder)
 
 
-def train(setup: Setup, session: Session, rows: Sequence[MinedRow], mined: Sequence[str]) -> None:
+def train(
+    setup: Setup,
+    session: Session,
+    rows: Sequence[MinedRow],
+    mined: Sequence[str],
+) -> None:
     """Train on the mined rows from the saved state on; `setup.evaluation` scores each epoch.
 
     `sampler` plans the batches, `pairs` makes them, and `RetrieverModule` takes a step on each.
     """
-    data, base, trainer = setup.data, setup.base, setup.trainer
+    data = setup.data
+    base = setup.base
+    trainer = setup.trainer
     vectors = prepare_to_train(base, data.train, session.store, session.world)
     recipe, measured = base.plan.calibrate(base.encoder)
+    settings = recipe.optimisation
     pairs = TrainingPairs(
         data.train,
         rows,
@@ -130,17 +173,28 @@ def train(setup: Setup, session: Session, rows: Sequence[MinedRow], mined: Seque
     sampler, steps = plan_batches(pairs, recipe, session, trainer)
     encoder = trained_encoder(trainer, base.encoder)
     module = RetrieverModule(
-        encoder, pairs, recipe.optimisation, recipe.losses, steps, session.stop
+        encoder,
+        pairs,
+        settings,
+        recipe.losses,
+        steps,
+        session.stop,
     )
-    summary = [str(base.plan)] if base.plan.auto else []
+
+    summary: list[str] = []
+    if base.plan.auto:
+        summary.append(str(base.plan))
     summary += measured
-    summary += unused_data(recipe, data.train, session.run.config.mined, len(pairs))
+    mined_file = session.run.config.mined
+    summary += unused_data(recipe, data.train, mined_file, len(pairs))
     summary += mined
-    summary += module.summary(data.settings, sampler, len(data.train.claims))
-    summary += pairs.sentences(sampler.repeats())
+    claims = len(data.train.claims)
+    summary += module.summary(data.settings, sampler, claims)
+    repeats = sampler.repeats()
+    summary += pairs.sentences(repeats)
     if data.teacher is not None:
         summary += data.teacher.sentences()
-    log_negatives(session, pairs.rows, data.train, recipe.optimisation.seed)
+    log_negatives(session, pairs.rows, data.train, settings.seed)
     fit(session, trainer, module, sampler, summary)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Dataset
-from claim2source.core.report import Choice, Rule, Table
+from claim2source.core.report import Choice, Rule, Settings, Table
 from claim2source.core.run import Run
 from claim2source.data.split import claims_of_shared_papers
 from claim2source.models.manifest import read_any_manifest
@@ -52,26 +52,31 @@ class Lists:
     def of(self, claims: np.ndarray) -> Lists:
         """Select claims by a mask or by numbers."""
         weights = self.weights[claims]
+        total = weights.sum()
         return replace(
             self,
             features=self.features[claims],
             is_candidate=self.is_candidate[claims],
             gold=self.gold[claims],
-            weights=weights / weights.sum(),
+            weights=weights / total,
             groups=self.groups[claims],
         )
 
     def select_views(self, views: Sequence[int]) -> Lists:
         columns = list(views)
-        features = np.ascontiguousarray(self.features[:, :, columns])
-        scale = self.scale[columns]
-        signed = self.signed[columns]
-        return replace(self, features=features, scale=scale, signed=signed)
+        selected = self.features[:, :, columns]
+        return replace(
+            self,
+            features=np.ascontiguousarray(selected),
+            scale=self.scale[columns],
+            signed=self.signed[columns],
+        )
 
     @property
     def reachable(self) -> np.ndarray:
         """Determine which claims have a gold among their candidates, bool [claims]."""
-        return np.asarray(self.gold.any(axis=1))
+        has_gold = self.gold.any(axis=1)
+        return np.asarray(has_gold)
 
 
 def make_lists(
@@ -85,20 +90,39 @@ def make_lists(
 
     A view's scale is the root of its mean variance among a claim's candidates; 1 if it has none.
     """
-    shape = (len(gold), max(map(len, gold), default=0))
+    longest = max(map(len, gold), default=0)
+    shape = (len(gold), longest)
     features = np.zeros((*shape, len(columns)), np.float32)
     is_listed = np.zeros(shape, bool)
     golds = np.zeros(shape, bool)
     scale = np.ones(len(columns))
     for row, values in enumerate(gold):
-        is_listed[row, : len(values)], golds[row, : len(values)] = True, values
+        count = len(values)
+        is_listed[row, :count] = True
+        golds[row, :count] = values
     for number, column in enumerate(columns):
         scores = [filled(values) for values in column]
-        spread = float(np.sqrt(np.mean([score.var() if len(score) else 0.0 for score in scores])))
+        spread = _spread(scores)
         scale[number] = spread if spread > 1e-9 else 1.0
         for row, values in enumerate(scores):
-            features[row, : len(values), number] = values / scale[number]
-    return Lists(features, is_listed, golds, weights, groups, scale, signed)
+            count = len(values)
+            features[row, :count, number] = values / scale[number]
+    return Lists(
+        features,
+        is_listed,
+        golds,
+        weights,
+        groups,
+        scale,
+        signed,
+    )
+
+
+def _spread(scores: Sequence[np.ndarray]) -> float:
+    """Compute the root of the mean variance among a claim's candidates."""
+    variances = [score.var() if len(score) else 0.0 for score in scores]
+    mean = np.mean(variances)
+    return float(np.sqrt(mean))
 
 
 def fit_linear(lists: Lists, penalty: float) -> np.ndarray:
@@ -110,32 +134,46 @@ def fit_linear(lists: Lists, penalty: float) -> np.ndarray:
     """
     from scipy.optimize import minimize
 
-    reachable = lists if lists.reachable.all() else lists.of(lists.reachable)
+    is_reachable = lists.reachable
+    reachable = lists if is_reachable.all() else lists.of(is_reachable)
     if not len(reachable.weights):
         raise UserError("no claim has a gold among its candidates, so there is nothing to fit on")
-    flat = reachable.features.reshape(-1, reachable.features.shape[2])
-    target = reachable.gold / reachable.gold.sum(axis=1, keepdims=True)
+    views = reachable.features.shape[2]
+    flat = reachable.features.reshape(-1, views)
+    golds_per_claim = reachable.gold.sum(axis=1, keepdims=True)
+    target = reachable.gold / golds_per_claim
     share = reachable.weights
 
     def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
-        scores = (flat @ weights.astype(np.float32)).reshape(reachable.gold.shape)
+        scores = flat @ weights.astype(np.float32)
+        scores = scores.reshape(reachable.gold.shape)
         scores = np.where(reachable.is_candidate, scores.astype(np.float64), -np.inf)
         scores -= scores.max(axis=1, keepdims=True)
         odds = np.exp(scores)
         total = odds.sum(axis=1, keepdims=True)
+
         gold_scores = np.where(reachable.gold, scores, 0.0)
-        by_claim = np.log(total[:, 0]) - (gold_scores * target).sum(axis=1)
-        pull = share[:, None] * (odds / total - target)
-        slope = (pull.ravel().astype(np.float32) @ flat).astype(np.float64)
+        gold_means = (gold_scores * target).sum(axis=1)
+        by_claim = np.log(total[:, 0]) - gold_means
         value = share @ by_claim + penalty / 2 * weights @ weights
+
+        pull = share[:, None] * (odds / total - target)
+        flat_pull = pull.ravel().astype(np.float32)
+        slope = (flat_pull @ flat).astype(np.float64)
         return float(value), slope + penalty * weights
 
     bounds: list[tuple[int | None, None]] = []
     for is_signed in lists.signed:
-        bounds.append((None, None) if is_signed else (0, None))
-    first = np.full(flat.shape[1], 0.5)
-    options = {"maxiter": 500, "ftol": 1e-9, "gtol": 1e-5}
-    fitted = minimize(loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+        least = None if is_signed else 0
+        bounds.append((least, None))
+    fitted = minimize(
+        loss,
+        np.full(views, 0.5),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"maxiter": 500, "ftol": 1e-9, "gtol": 1e-5},
+    )
     weights: np.ndarray = fitted.x
     return weights
 
@@ -143,43 +181,67 @@ def fit_linear(lists: Lists, penalty: float) -> np.ndarray:
 def reciprocal_ranks(scores: np.ndarray, lists: Lists) -> np.ndarray:
     """Return reciprocal ranks cut at 5, [claims]; equal scores keep the lists' order."""
     scores = np.where(lists.is_candidate, scores, -np.inf)
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :_DEPTH]
-    hit = np.take_along_axis(lists.gold, order, axis=1)
-    first = hit.argmax(axis=1)
-    return np.where(hit.any(axis=1), 1 / (first + 1), 0.0)
+    order = np.argsort(-scores, axis=1, kind="stable")
+    first_places = order[:, :_DEPTH]
+    is_hit = np.take_along_axis(lists.gold, first_places, axis=1)
+    has_hit = is_hit.any(axis=1)
+    rank = is_hit.argmax(axis=1) + 1
+    return np.where(has_hit, 1 / rank, 0.0)
 
 
-def deal_papers(groups: np.ndarray, folds: int, seed: int) -> np.ndarray:
+def deal_papers(
+    groups: np.ndarray,
+    folds: int,
+    seed: int,
+) -> np.ndarray:
     """Deal papers to folds, at random and evenly by claims; returns the fold of each claim.
 
     Raises `UserError` if there are fewer papers than folds.
     """
-    papers, number_of, counts = np.unique(groups, return_inverse=True, return_counts=True)
-    if len(papers) < folds:
-        raise UserError(f"a fusion needs at least {folds} papers; there are {len(papers)}")
-    shuffled = np.random.default_rng(seed).permutation(len(papers))
+    papers, numbers, counts = np.unique(
+        groups,
+        return_inverse=True,
+        return_counts=True,
+    )
+    count = len(papers)
+    if count < folds:
+        raise UserError(f"a fusion needs at least {folds} papers; there are {count}")
+    draw = np.random.default_rng(seed)
+    shuffled = draw.permutation(count).tolist()
     load = np.zeros(folds)
-    fold_of = np.empty(len(papers), np.int64)
+    fold_by_paper = np.empty(count, np.int64)
     # The largest first; papers with equally many claims are in random order.
-    for paper in sorted(shuffled.tolist(), key=lambda number: -counts[number]):
-        fold_of[paper] = fold = int(load.argmin())
+    for paper in sorted(shuffled, key=lambda number: -counts[number]):
+        fold = int(load.argmin())
+        fold_by_paper[paper] = fold
         load[fold] += counts[paper]
-    return fold_of[number_of]
+    return fold_by_paper[numbers]
 
 
-def held_out(lists: Lists, folds: np.ndarray, penalty: float) -> np.ndarray:
+def held_out(
+    lists: Lists,
+    folds: np.ndarray,
+    penalty: float,
+) -> np.ndarray:
     """Rank each fold's claims by weights fitted on the others: reciprocal ranks [claims]."""
     values = np.zeros(len(folds))
     for fold in np.unique(folds):
-        values[folds == fold] = rank_fold(lists, folds == fold, penalty)
+        in_fold = folds == fold
+        values[in_fold] = rank_fold(lists, in_fold, penalty)
     return values
 
 
-def rank_fold(lists: Lists, in_fold: np.ndarray, penalty: float) -> np.ndarray:
+def rank_fold(
+    lists: Lists,
+    in_fold: np.ndarray,
+    penalty: float,
+) -> np.ndarray:
     """Rank a fold's claims by weights fitted on the others: reciprocal ranks [claims]."""
     test = lists.of(in_fold)
-    weights = fit_linear(lists.of(~in_fold), penalty)
-    return reciprocal_ranks(test.features @ weights.astype(np.float32), test)
+    others = lists.of(~in_fold)
+    weights = fit_linear(others, penalty)
+    scores = test.features @ weights.astype(np.float32)
+    return reciprocal_ranks(scores, test)
 
 
 class Recipe(NamedTuple):
@@ -201,8 +263,10 @@ def try_recipes(
     """
 
     def score(views: Sequence[int]) -> float:
-        values = held_out(lists.select_views(views), folds, penalties[0])
-        return round(float(values @ lists.weights), 12)
+        visible = lists.select_views(views)
+        values = held_out(visible, folds, penalties[0])
+        mean = float(values @ lists.weights)
+        return round(mean, 12)
 
     results = {}
     numbers = list(range(len(lists.scale)))
@@ -211,11 +275,13 @@ def try_recipes(
     while True:
         visible = lists.select_views(views)
         for penalty in penalties:
-            results[Recipe(tuple(views), penalty)] = held_out(visible, folds, penalty)
+            recipe = Recipe(tuple(views), penalty)
+            results[recipe] = held_out(visible, folds, penalty)
         if not remaining:
             return results
-        views = [*views, max(remaining, key=lambda view: score([*views, view]))]
-        remaining.remove(views[-1])
+        best = max(remaining, key=lambda view: score([*views, view]))
+        views = [*views, best]
+        remaining.remove(best)
 
 
 def known_claims(
@@ -227,9 +293,11 @@ def known_claims(
 
     If no model was trained, these are all of train. Raises `UserError` if none is left.
     """
-    models = [view.model for view in views.values()] + system.dense_models
-    names = [model.name for model in models if model is not None] + system.models()
-    return held_out.claims(map(read_any_manifest, dict.fromkeys(names)), system.fitted_on())
+    configs = [view.model for view in views.values()] + system.dense_models
+    names = [config.name for config in configs if config is not None]
+    names += system.models()
+    manifests = map(read_any_manifest, dict.fromkeys(names))
+    return held_out.claims(manifests, system.fitted_on())
 
 
 def gather(
@@ -248,24 +316,24 @@ def gather(
     Raises `UserError` if there are no such claims.
     """
     selection = known_claims(views, system, runner.held_out)
+    is_held_out = selection.val is not selection.train
     data = selection.val.with_claims(claim for claim in selection.val.claims if claim.golds)
     depth = runner.settings.depth
-    run = runner.run(system, form, data).result.run.top(depth)
+    ranked = runner.run(system, form, data)
+    run = ranked.result.run.top(depth)
     # Held-out claims must not know each other; claims of all of train know all but themselves.
-    hidden = () if selection.val is selection.train else selection.val.claims
+    hidden = selection.val.claims if is_held_out else ()
     columns, seconds = _score_views(views, scorer, data, run, hidden)
-    seen, share = selection.seen, selection.seen_share
+    seen = selection.seen
+    share = selection.seen_share
     if expected is not None:
         share = expected
         if not hidden:
             seen = claims_of_shared_papers(data)
     weighing = weigh(data, seen, share)
-    telling: dict[str, ViewConfig] = {}
-    signed: list[bool] = []
-    for name, view in views.items():
-        if _tells_apart(columns[name]):
-            telling[name] = view
-            signed.append(not view.is_similarity)
+
+    telling, constant = _split_views(views, columns)
+    signed = [not view.is_similarity for view in telling.values()]
     lists = make_lists(
         [columns[name] for name in telling],
         _gold_masks(data, run),
@@ -274,7 +342,7 @@ def gather(
         np.array(signed),
     )
     note = selection.note
-    if selection.val is not selection.train and not note:
+    if is_held_out and not note:
         note = "the claims that its training held out (val)"
     return Fitting(
         system=system.name,
@@ -286,10 +354,25 @@ def gather(
         lists=lists,
         seconds=seconds,
         note=note,
-        constant=tuple(name for name in views if name not in telling),
+        constant=constant,
         folds=folds,
         rule=runner.settings.choosing.rule,
     )
+
+
+def _split_views(
+    views: Mapping[str, ViewConfig],
+    columns: Mapping[str, Sequence[np.ndarray]],
+) -> tuple[dict[str, ViewConfig], tuple[str, ...]]:
+    """Find the views that tell a claim's candidates apart, and the names of the others."""
+    telling: dict[str, ViewConfig] = {}
+    constant: list[str] = []
+    for name, view in views.items():
+        if _tells_apart(columns[name]):
+            telling[name] = view
+        else:
+            constant.append(name)
+    return telling, tuple(constant)
 
 
 def _score_views(
@@ -308,8 +391,9 @@ def _score_views(
     seconds: dict[str, float] = {}
     # Views of one encoder are consecutive, so that it is loaded once.
     for name in sorted(views, key=lambda view_name: str(views[view_name].model)):
+        view = views[name]
         started = time.process_time()
-        columns[name] = scorer.scores(views[name], data.claims, candidates, hidden=hidden)
+        columns[name] = scorer.scores(view, data.claims, candidates, hidden=hidden)
         seconds[name] = time.process_time() - started
     return columns, seconds
 
@@ -318,7 +402,8 @@ def _tells_apart(column: Sequence[np.ndarray]) -> bool:
     """Whether a view has two different scores for the candidates of any claim."""
     for scores in column:
         known = scores[~np.isnan(scores)]
-        if len(np.unique(known)) > 1:
+        different = np.unique(known)
+        if len(different) > 1:
             return True
     return False
 
@@ -327,7 +412,8 @@ def _gold_masks(data: Dataset, run: Run) -> list[np.ndarray]:
     """Mark the golds among each claim's candidates, bool [candidates]."""
     masks: list[np.ndarray] = []
     for claim in data.claims:
-        is_gold = [source in claim.golds for source in run.sources(claim.id)]
+        candidates = run.sources(claim.id)
+        is_gold = [source in claim.golds for source in candidates]
         masks.append(np.array(is_gold, bool))
     return masks
 
@@ -362,45 +448,61 @@ class Fitting:
     def milliseconds(self, scorer: Scorer) -> dict[str, float]:
         """Measure the CPU milliseconds that each view takes for a new claim, in a batch of 10."""
         # A claim without candidates costs nothing, and loads nothing.
-        claims = [claim for claim in self.data.claims if self.run.sources(claim.id)][:_TIMED]
-        candidates = []
-        for claim in claims:
-            candidates.append(self.run.sources(claim.id))
+        claims: list[Claim] = []
+        candidates: list[Sequence[str]] = []
+        for claim in self.data.claims:
+            sources = self.run.sources(claim.id)
+            if sources:
+                claims.append(claim)
+                candidates.append(sources)
+            if len(claims) == _TIMED:
+                break
         times = {}
         for name, view in self.views.items():
             scorer.scores(view, claims[:1], candidates[:1], fresh=True)  # loads the model
             started = time.process_time()
             scorer.scores(view, claims, candidates, fresh=True)
-            times[name] = 1000 * (time.process_time() - started) / max(len(claims), 1)
+            seconds = time.process_time() - started
+            times[name] = 1000 * seconds / max(len(claims), 1)
         return times
 
     def linear_on(self, names: Sequence[str]) -> np.ndarray:
         """Rank claims by a linear ranker of these views that was fitted on other papers."""
-        visible = self.lists.select_views([self.names.index(name) for name in names])
-        return held_out(visible, deal_papers(visible.groups, self.folds, _SEED), PENALTIES[0])
+        views = [self.names.index(name) for name in names]
+        visible = self.lists.select_views(views)
+        folds = deal_papers(visible.groups, self.folds, _SEED)
+        return held_out(visible, folds, PENALTIES[0])
 
-    def choose(self, lists: Lists, weighing: Weighing, seed: int) -> tuple[Recipe, Choice]:
-        scores = try_recipes(lists, deal_papers(lists.groups, self.folds, seed), PENALTIES)
+    def choose(
+        self,
+        lists: Lists,
+        weighing: Weighing,
+        seed: int,
+    ) -> tuple[Recipe, Choice]:
+        folds = deal_papers(lists.groups, self.folds, seed)
+        scores = try_recipes(lists, folds, PENALTIES)
         none: dict[Recipe, Table] = dict.fromkeys(scores, {})
+        # Fewer views are nearer to the base; a penalty counts less than a view.
+        preference = Preference(self.rule, distance=_distance)
+        notes = filter(None, ("on held-out papers", self.note))
         return choose(
             "learned fusion",
             scores,
             weighing,
-            settings=lambda recipe: {
-                "views": ", ".join(self.names[view] for view in recipe.views),
-                "penalty": recipe.penalty,
-            },
-            # Fewer views are nearer to the base; a penalty counts less than a view.
-            by=Preference(
-                self.rule,
-                distance=lambda recipe: (
-                    len(recipe.views) + PENALTIES.index(recipe.penalty) / len(PENALTIES)
-                ),
-            ),
+            settings=self._settings,
+            by=preference,
             tables=none,
             trials=True,
-            note="; ".join(filter(None, ("on held-out papers", self.note))),
+            note="; ".join(notes),
         )
+
+    def _settings(self, recipe: Recipe) -> Settings:
+        """Describe a recipe for a table of choices."""
+        names = [self.names[view] for view in recipe.views]
+        return {
+            "views": ", ".join(names),
+            "penalty": recipe.penalty,
+        }
 
     def nested(self) -> np.ndarray:
         """Rank claims by rankers whose views, penalty and weights come from other papers."""
@@ -418,25 +520,40 @@ class Fitting:
     def fit(self, scorer: Scorer) -> tuple[LearnedFusion, Choice]:
         """Choose views and fit weights on all claims; name the data in the fusion."""
         lists = self.lists
-        data = self.data
         recipe, choice = self.choose(lists, self.weighing, _SEED)
-        weights = fit_linear(lists.select_views(recipe.views), recipe.penalty).tolist()
-        fitted = FittingData(
+        visible = lists.select_views(recipe.views)
+        weights = fit_linear(visible, recipe.penalty).tolist()
+        fitted = self._fitting_data(recipe)
+        views = []
+        for number, weight in zip(recipe.views, weights, strict=True):
+            name = self.names[number]
+            view = self.views[name]
+            key = scorer.key(view)
+            scale = float(lists.scale[number])
+            views.append(LearnedView(name, view, key, scale, weight))
+        return LearnedFusion(tuple(views), fitted), choice
+
+    def _fitting_data(self, recipe: Recipe) -> FittingData:
+        """Name the data that a recipe's weights are fitted on."""
+        data = self.data
+        reachable = self.lists.reachable
+        papers = np.unique(self.lists.groups[reachable])
+        trained_on = TrainedOn.on(data.claims)
+        return FittingData(
             data.name,
             data.split,
-            int(lists.reachable.sum()),
-            len(np.unique(lists.groups[lists.reachable])),
+            int(reachable.sum()),
+            len(papers),
             data.fingerprint,
             self.system,
             self.depth,
             recipe.penalty,
             self.note,
-            TrainedOn.on(data.claims).as_text(),
+            trained_on.as_text(),
         )
-        views = []
-        for number, weight in zip(recipe.views, weights, strict=True):
-            name = self.names[number]
-            scale = float(lists.scale[number])
-            view = self.views[name]
-            views.append(LearnedView(name, view, scorer.key(view), scale, weight))
-        return LearnedFusion(tuple(views), fitted), choice
+
+
+def _distance(recipe: Recipe) -> float:
+    """Count a recipe's views, and its penalty as less than one."""
+    penalty_share = PENALTIES.index(recipe.penalty) / len(PENALTIES)
+    return len(recipe.views) + penalty_share

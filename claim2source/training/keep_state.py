@@ -44,12 +44,17 @@ class StateFile(CheckpointIO):
         self._saving: Future[None] | None = None
 
     def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+        self,
+        checkpoint: dict[str, Any],
+        path: str | Path,
+        storage_options: Any = None,
     ) -> None:
         self.teardown()
         # On the CPU: a GPU has no room for another optimizer state.
         snapshot = apply_to_collection(
-            checkpoint, Tensor, lambda t: t.detach().to("cpu", copy=True)
+            checkpoint,
+            Tensor,
+            lambda t: t.detach().to("cpu", copy=True),
         )
         writer = ThreadPoolExecutor(1, "state")
         self._saving = writer.submit(lambda: TrainingState.of(snapshot).save(Path(path)))
@@ -57,13 +62,15 @@ class StateFile(CheckpointIO):
 
     def teardown(self) -> None:
         """Wait until the last save is on disk. Raises its error."""
-        saving, self._saving = self._saving, None
+        saving = self._saving
+        self._saving = None
         if saving is not None:
             saving.result()
 
     def load_checkpoint(self, path: str | Path, *_: Any, **__: Any) -> dict[str, Any]:
         self.teardown()
-        return dict(TrainingState.load(Path(path)).checkpoint)
+        state = TrainingState.load(Path(path))
+        return dict(state.checkpoint)
 
     def remove_checkpoint(self, path: str | Path) -> None:
         Path(path).unlink(missing_ok=True)
@@ -79,10 +86,14 @@ class KeepState(Checkpoint):
     """
 
     def __init__(self, evaluation: EvaluateOnVal, interval: int) -> None:
-        self.evaluation, self.interval = evaluation, interval
-        self.run, self.world = evaluation.run, evaluation.world
-        # Whether an epoch's last step is done but not scored; whether no epoch is in progress.
-        self.epoch_open = self._between = False
+        self.evaluation = evaluation
+        self.interval = interval
+        self.run = evaluation.run
+        self.world = evaluation.world
+        # Whether an epoch's last step is done but not scored.
+        self.epoch_open = False
+        # Whether no epoch is in progress.
+        self._between = False
         self.random: RandomState | None = None
 
     def on_train_start(self, trainer: pl.Trainer, module: TrainingModule) -> None:
@@ -102,65 +113,96 @@ class KeepState(Checkpoint):
         trainer.strategy.checkpoint_io.teardown()
 
     def _close_epoch(self, trainer: pl.Trainer) -> None:
-        if self.epoch_open:
-            for monitoring in (False, True):  # Lightning's order
-                _call_callback_hooks(trainer, "on_train_epoch_end", monitoring_callbacks=monitoring)
+        if not self.epoch_open:
+            return
+        for monitoring in (False, True):  # Lightning's order
+            _call_callback_hooks(
+                trainer,
+                "on_train_epoch_end",
+                monitoring_callbacks=monitoring,
+            )
 
-    def on_train_batch_end(self, trainer: pl.Trainer, module: TrainingModule, *_: Any) -> None:
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        module: TrainingModule,
+        *_: Any,
+    ) -> None:
         """Save after a step if a save is due, the epoch ends, or a signal was received."""
         if not module.window.closed:
             return
         self.epoch_open = trainer.is_last_batch or _is_ended(trainer)
-        due = self.interval and module.steps_done % self.interval == 0
-        if self.epoch_open or module.stopping or due:
+        is_due = self.interval and module.steps_done % self.interval == 0
+        if self.epoch_open or module.stopping or is_due:
             self._save(trainer, module, between=self.epoch_open)
         if module.stopping:
-            raise Stopped("", module.stop.received or SIGTERM)
+            signal = module.stop.received or SIGTERM
+            raise Stopped("", signal)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         self.epoch_open = False
         self._save(trainer, module, between=True)
         if self.world.is_first and self.run.config.keep == "best":
             trainer.strategy.checkpoint_io.teardown()
-            self.run.prune(self.evaluation.choose()[0])
+            epoch, _ = self.evaluation.choose()
+            self.run.prune(epoch)
 
-    def _save(self, trainer: pl.Trainer, module: TrainingModule, between: bool) -> None:
+    def _save(
+        self,
+        trainer: pl.Trainer,
+        module: TrainingModule,
+        between: bool,
+    ) -> None:
         self._between = between
         trainer.save_checkpoint(self.run.state, weights_only=False)
-        self.run.file.steps = module.steps_done
-        self.run.file.skipped_steps = skipped_steps(module.losses)
+        file = self.run.file
+        file.steps = module.steps_done
+        file.skipped_steps = skipped_steps(module.losses)
 
     def on_save_checkpoint(
-        self, trainer: pl.Trainer, module: TrainingModule, checkpoint: dict[str, Any]
+        self,
+        trainer: pl.Trainer,
+        module: TrainingModule,
+        checkpoint: dict[str, Any],
     ) -> None:
-        mined = torch.frombuffer(bytearray(self.run.mined.read_bytes()), dtype=torch.uint8)
+        content = bytearray(self.run.mined.read_bytes())
+        mined = torch.frombuffer(content, dtype=torch.uint8)
         checkpoint[OURS] = {
             "batches_done": module.batches_done,
             "steps_done": module.steps_done,
             "losses": list(module.losses),
             "world_size": self.world.size,
-            "mined": {"file": self.run.mined.name, "content": mined},
+            "mined": {
+                "file": self.run.mined.name,
+                "content": mined,
+            },
             "random": gather_values(random_state(), self.world),
             "epoch_open": self.epoch_open,
             "ended": not self.epoch_open and _is_ended(trainer),
         }
         if self._between:
-            _begin_next_epoch(checkpoint["loops"]["fit_loop"])
+            fit_loop = checkpoint["loops"]["fit_loop"]
+            _begin_next_epoch(fit_loop)
 
     def on_load_checkpoint(
-        self, trainer: pl.Trainer, module: TrainingModule, checkpoint: dict[str, Any]
+        self,
+        trainer: pl.Trainer,
+        module: TrainingModule,
+        checkpoint: dict[str, Any],
     ) -> None:
         ours = TrainingState.of(checkpoint)
-        module.batches_done, module.steps_done = ours.batches_done, ours.steps_done
+        module.batches_done = ours.batches_done
+        module.steps_done = ours.steps_done
         module.losses = list(ours.losses)
         self.random = ours.random[self.world.rank]
-        self.epoch_open, self.run.file.steps = ours.epoch_open, ours.steps_done
+        self.epoch_open = ours.epoch_open
+        self.run.file.steps = ours.steps_done
 
 
 def _is_ended(trainer: pl.Trainer) -> bool:
     loop = trainer.fit_loop
-    steps = 0 <= loop.max_steps <= trainer.global_step
-    return steps or (trainer.should_stop and loop._can_stop_early)
+    has_all_steps = 0 <= loop.max_steps <= trainer.global_step
+    return has_all_steps or (trainer.should_stop and loop._can_stop_early)
 
 
 def _begin_next_epoch(loop: dict[str, Any]) -> None:
@@ -169,10 +211,14 @@ def _begin_next_epoch(loop: dict[str, Any]) -> None:
     Lightning counts it only after its last hook; with `max_steps` a resumed run would repeat the
     epoch.
     """
-    for count in (loop["epoch_progress"][key] for key in ("total", "current")):
-        count |= dict.fromkeys(("started", "processed", "completed"), count["ready"])
+    progress = loop["epoch_progress"]
+    stages = ("started", "processed", "completed")
+    for key in ("total", "current"):
+        count = progress[key]
+        count |= dict.fromkeys(stages, count["ready"])
     batches = loop["epoch_loop.batch_progress"]
     batches["current"] = dict.fromkeys(batches["current"], 0)
-    batches["total"] |= {"completed": batches["total"]["processed"]}
+    processed = batches["total"]["processed"]
+    batches["total"] |= {"completed": processed}
     batches["is_last_batch"] = False
     loop["state_dict"].pop("combined_loader", None)

@@ -59,11 +59,14 @@ class Losses(NamedParts):
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(KEY, name, "every loss only once")
-        if not any(loss.weight for loss in terms):
+        has_weight = any(loss.weight for loss in terms)
+        if not has_weight:
             raise ConfigError(KEY, self.as_plain(), "at least one loss with a weight above 0")
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Losses) and self.terms == other.terms
+        if not isinstance(other, Losses):
+            return False
+        return self.terms == other.terms
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -86,7 +89,12 @@ class Losses(NamedParts):
                 return loss
         return None
 
-    def setting(self, need: Need, name: str, default: Any) -> Any:
+    def setting(
+        self,
+        need: Need,
+        name: str,
+        default: Any,
+    ) -> Any:
         """Return the setting `name` of the losses that need an input.
 
         Raises `ConfigError` if two of them have different values.
@@ -94,21 +102,26 @@ class Losses(NamedParts):
         wanted: dict[str, Any] = {}
         for loss_name, loss in self.needing(need).items():
             wanted[loss_name] = getattr(loss, name, default)
-        values = list(wanted.values())
+        if not wanted:
+            return default
+        first = next(iter(wanted))
+        expected = wanted[first]
         for loss_name, value in wanted.items():
-            if value != values[0]:
-                first = next(iter(wanted))
-                allowed = f"{values[0]}, like losses.{first}.{name}: both use the same input"
-                raise ConfigError(f"{KEY}.{loss_name}.{name}", value, allowed)
-        return values[0] if values else default
+            if value != expected:
+                key = f"{KEY}.{loss_name}.{name}"
+                allowed = f"{expected}, like losses.{first}.{name}: both use the same input"
+                raise ConfigError(key, value, allowed)
+        return expected
 
     def code(self) -> dict[str, str]:
         """Hash the modules of the user's own losses, by the losses' names."""
         hashes: dict[str, str] = {}
         for name, loss in self.active.items():
-            module = inspect.getmodule(type(loss))
+            kind = type(loss)
+            module = inspect.getmodule(kind)
             if module is not None and name not in LOSSES:
-                hashes[name] = content_hash([inspect.getsource(module)])
+                source = inspect.getsource(module)
+                hashes[name] = content_hash([source])
         return hashes
 
     @classmethod
@@ -124,24 +137,33 @@ class Losses(NamedParts):
             if not isinstance(part, YamlMapping) or len(part) != 1:
                 raise ConfigError(key, part, _WANTED)
             ((name, settings),) = part.items()
-            if any(loss_name(loss) == name for loss in terms):
-                raise ConfigError(key, name, "every loss only once").at(part.locations[name])
-            terms.append(_made(f"{key}.{name}", name, settings, part.locations[name]))
+            place = part.locations[name]
+            is_repeated = any(loss_name(loss) == name for loss in terms)
+            if is_repeated:
+                raise ConfigError(key, name, "every loss only once").at(place)
+            loss = _made(f"{key}.{name}", name, settings, place)
+            terms.append(loss)
         return cls(terms)
 
     @classmethod
-    def changed(cls, listed: list[Any], changes: Mapping[str, Any]) -> list[Any]:
+    def changed(
+        cls,
+        listed: list[Any],
+        changes: Mapping[str, Any],
+    ) -> list[Any]:
         """Change losses of a list by their names; one that is added has weight 0 by default."""
         assert isinstance(changes, YamlMapping)
         parts = list(listed)
         for name, settings in changes.items():
-            change = YamlMapping({name: settings}, {name: changes.locations[name]})
+            location = changes.locations[name]
+            change = YamlMapping({name: settings}, {name: location})
             for place, part in enumerate(parts):
                 if isinstance(part, YamlMapping) and name in part:
                     parts[place] = part.overlaid(change)
                     break
             else:
-                parts.append(_weighted(change, name, 0.0))
+                added = _weighted(change, name, 0.0)
+                parts.append(added)
         return parts
 
     def as_plain(self) -> list[Any]:
@@ -159,29 +181,51 @@ def loss_name(loss: Loss) -> str:
 
 def needs(loss: Loss) -> tuple[Need, ...]:
     """Return the inputs that a loss needs besides vectors and positives."""
-    return tuple(getattr(loss, "needs", ()))
+    names = getattr(loss, "needs", ())
+    return tuple(names)
 
 
-def differing_losses(before: object, now: object) -> Iterator[tuple[str, object, object]]:
+def differing_losses(
+    before: object,
+    now: object,
+) -> Iterator[tuple[str, object, object]]:
     """Compare the losses of two configs as plain values; yield differing keys, old and new.
 
     Ignores losses without weight. Raises `ConfigError` for losses that cannot be read.
     """
-    old, new = (make_losses(written).active for written in (before, now))
+    old = make_losses(before).active
+    new = make_losses(now).active
     for name in sorted(old.keys() | new.keys()):
-        settings = [as_plain(losses[name]) if name in losses else None for losses in (old, new)]
-        one, other = (values or {WEIGHT: 0.0} for values in settings)
+        old_settings = _plain_settings(old, name)
+        new_settings = _plain_settings(new, name)
+        are_in_both = bool(old_settings and new_settings)
+        one = old_settings or {WEIGHT: 0.0}
+        other = new_settings or {WEIGHT: 0.0}
         for key in sorted(one.keys() | other.keys()):
-            if one.get(key) != other.get(key) and (all(settings) or key == WEIGHT):
-                yield f"{KEY}.{name}.{key}", one.get(key), other.get(key)
+            is_compared = are_in_both or key == WEIGHT
+            old_value = one.get(key)
+            new_value = other.get(key)
+            if old_value != new_value and is_compared:
+                yield f"{KEY}.{name}.{key}", old_value, new_value
     # Sums in another order differ in the last bit.
-    if list(old) != list(new):
-        yield KEY, list(old), list(new)
+    old_names = list(old)
+    new_names = list(new)
+    if old_names != new_names:
+        yield KEY, old_names, new_names
+
+
+def _plain_settings(losses: Mapping[str, Loss], name: str) -> Any:
+    """Return the settings of a loss as plain values; None if it is not listed."""
+    if name not in losses:
+        return None
+    return as_plain(losses[name])
 
 
 def make_losses(written: object) -> Losses:
     """Make losses from plain values. Raises `ConfigError`."""
-    return Losses.read(KEY, json.loads(json.dumps(written), object_hook=YamlMapping))
+    text = json.dumps(written)
+    value = json.loads(text, object_hook=YamlMapping)
+    return Losses.read(KEY, value)
 
 
 def _warn_of_mapping(value: YamlMapping) -> None:
@@ -199,36 +243,55 @@ def _warn_of_mapping(value: YamlMapping) -> None:
 
 def _listed(mapping: YamlMapping) -> list[YamlMapping]:
     """List the losses of a mapping by name, as 1.0 did: InfoNCE, and what has a weight."""
-    names = [*(name for name in LOSSES if name in mapping or name == _INFO_NCE)]
+    names: list[str] = []
+    for name in LOSSES:
+        if name in mapping or name == _INFO_NCE:
+            names.append(name)
     names += [name for name in mapping if name not in LOSSES]
     parts: list[YamlMapping] = []
     for name in names:
-        part = YamlMapping({name: mapping.get(name)}, {name: mapping.locations.get(name)})
-        part = _weighted(part, name, 1.0 if name == _INFO_NCE else 0.0)
+        settings = mapping.get(name)
+        location = mapping.locations.get(name)
+        part = YamlMapping({name: settings}, {name: location})
+        weight = 1.0 if name == _INFO_NCE else 0.0
+        part = _weighted(part, name, weight)
         if not _is_unused(name, part[name]):
             parts.append(part)
     return parts
 
 
-def _weighted(part: YamlMapping, name: str, weight: float) -> YamlMapping:
+def _weighted(
+    part: YamlMapping,
+    name: str,
+    weight: float,
+) -> YamlMapping:
     """Add a weight to a loss's settings unless they have one."""
     settings = YamlMapping() if part[name] is None else part[name]
     if not isinstance(settings, YamlMapping):
         return part
-    return YamlMapping({name: YamlMapping({WEIGHT: weight}).overlaid(settings)}, part.locations)
+    default = YamlMapping({WEIGHT: weight})
+    weighted = default.overlaid(settings)
+    return YamlMapping({name: weighted}, part.locations)
 
 
 def _is_unused(name: str, settings: object) -> bool:
     """Whether a loss of ours has weight 0 and default settings."""
     if name not in LOSSES or not isinstance(settings, YamlMapping) or settings[WEIGHT] != 0:
         return False
+    kind = LOSSES[name]
     try:
-        return bool(make(LOSSES[name], settings) == LOSSES[name](weight=0.0))
+        loss = make(kind, settings)
+        return bool(loss == kind(weight=0.0))
     except UserError:
         return False
 
 
-def _made(key: str, name: str, settings: object, place: Location | None) -> Loss:
+def _made(
+    key: str,
+    name: str,
+    settings: object,
+    place: Location | None,
+) -> Loss:
     """Make a loss from its name and settings. Raises `UserError` with the file's line, if any."""
     settings = YamlMapping() if settings is None else settings
     try:
@@ -258,7 +321,8 @@ def _loss_class(key: str, name: str) -> type:
     """Find the class of a loss by its name, or import it by a dotted path."""
     if name in LOSSES:
         return LOSSES[name]
-    allowed = f"{', '.join(LOSSES)}, {_OWN}"
+    known = ", ".join(LOSSES)
+    allowed = f"{known}, {_OWN}"
     if "." not in name:
         advice = did_you_mean(name, LOSSES)
         raise ConfigError(key, name, "", f"no such loss; {advice}allowed: {allowed}")
@@ -269,6 +333,7 @@ def _loss_class(key: str, name: str) -> type:
     allowed += ", with a number `weight` and a method `compute`"
     if not isinstance(kind, type) or not is_dataclass(kind):
         raise ConfigError(key, name, allowed)
-    if WEIGHT not in {spec.name for spec in fields(kind)} or not hasattr(kind, "compute"):
+    names = {spec.name for spec in fields(kind)}
+    if WEIGHT not in names or not hasattr(kind, "compute"):
         raise ConfigError(key, name, allowed)
     return kind

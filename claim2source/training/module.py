@@ -44,8 +44,8 @@ log = logging.getLogger(__name__)
 
 # Consecutive steps that may be skipped: one bad batch is harmless, a diverged training is not.
 MOST_SKIPPED = 5
-_STOP, _SPOILT = "stop", "spoilt"
-
+_STOP = "stop"
+_SPOILT = "spoilt"
 
 Encode = Callable[[Sequence[int]], Tensor]  # row numbers -> their vectors [rows, d]
 LossOf = Callable[[Tensor], Tensor]  # all vectors [n, d] -> the loss, a scalar
@@ -81,15 +81,20 @@ class GradCache:
         # Autocast caches weights that were cast without gradient and would reuse them below.
         torch.clear_autocast_cache()
         leaves = [vectors.requires_grad_() for _, _, vectors in self._repeats]
-        vectors = torch.cat([*leaves, *map(self.encode, self.chunks[repeated:])])
-        order = torch.tensor([row for rows in self.chunks for row in rows])
-        loss = self.loss_of(vectors[order.argsort().to(vectors.device)])
+        encoded = map(self.encode, self.chunks[repeated:])
+        vectors = torch.cat([*leaves, *encoded])
+        numbers = [row for rows in self.chunks for row in rows]
+        order = torch.tensor(numbers).argsort()
+        in_order = vectors[order.to(vectors.device)]
+        loss = self.loss_of(in_order)
         # After the loss, which may draw random numbers.
         self._after = random_state()
         return loss
 
     def backward(
-        self, loss: Tensor, before_last: Callable[[Tensor], None] = lambda output: None
+        self,
+        loss: Tensor,
+        before_last: Callable[[Tensor], None] = lambda output: None,
     ) -> None:
         """Add the gradients of `loss`, which `forward` returned, or of a multiple of it.
 
@@ -111,7 +116,9 @@ class GradCache:
 
     def begin_again(self) -> None:
         """Restore the state before the forward pass, and divide every chunk in two."""
-        self.chunks, self.whole, self._repeats = halved(self.chunks, 1), False, []
+        self.chunks = halved(self.chunks, 1)
+        self.whole = False
+        self._repeats = []
         restore_random_state(self._before)
 
 
@@ -171,16 +178,23 @@ class TrainingModule(pl.LightningModule):
         matrices: list[Tensor] = []
         vectors: list[Tensor] = []
         for weight in trainable_weights(self.model).values():
-            (matrices if weight.ndim > 1 else vectors).append(weight)
+            if weight.ndim > 1:
+                matrices.append(weight)
+            else:
+                vectors.append(weight)
         groups: list[dict[str, object]] = []
         for weights, decay in ((matrices, self.config.weight_decay), (vectors, 0.0)):
             if weights:
                 groups.append({"params": weights, "weight_decay": decay})
         optimizer = torch.optim.AdamW(groups, lr=self.config.learning_rate, fused=True)
-        warmup = warmup_steps(self.config, self.optimizer_steps)
-        first = 0 if self.config.warmup_from_zero else 1
-        rate = partial(rate_at, warmup=warmup, steps=self.optimizer_steps, first=first)
-        return [optimizer], [{"scheduler": LambdaLR(optimizer, rate), "interval": "step"}]
+        rate = partial(
+            rate_at,
+            warmup=warmup_steps(self.config, self.optimizer_steps),
+            steps=self.optimizer_steps,
+            first=0 if self.config.warmup_from_zero else 1,
+        )
+        schedule = {"scheduler": LambdaLR(optimizer, rate), "interval": "step"}
+        return [optimizer], [schedule]
 
     def transfer_batch_to_device(self, batch: Any, *_: Any) -> Any:
         """Leave the batch on the CPU: its chunks are moved to the device one by one."""
@@ -194,14 +208,21 @@ class TrainingModule(pl.LightningModule):
             self.window = StepSums()
 
     def run_chunks(
-        self, chunks: Chunks, encode: Encode, batch_loss: LossOf, *, one_chunk: bool
+        self,
+        chunks: Chunks,
+        encode: Encode,
+        batch_loss: LossOf,
+        *,
+        one_chunk: bool,
     ) -> Tensor:
         """Compute the loss of a batch, at once if it is `one_chunk`, else chunk by chunk.
 
         If the device runs out of memory, it is computed again in chunks half as large.
         """
-        chunks, whole = halved(chunks, self.halvings), one_chunk and not self.halvings
-        self.cache, self.gradients = GradCache(chunks, encode, batch_loss, whole), {}
+        chunks = halved(chunks, self.halvings)
+        whole = one_chunk and not self.halvings
+        self.cache = GradCache(chunks, encode, batch_loss, whole)
+        self.gradients = {}
         # A CPU does not raise this error, so no copy is needed.
         if self.device.type == "cuda" and self.trainer.accumulate_grad_batches > 1:
             gradients: dict[str, Tensor] = {}
@@ -223,7 +244,8 @@ class TrainingModule(pl.LightningModule):
         """Restart the batch with smaller chunks. Raises `UserError` if there are none."""
         if self.trainer.world_size > 1:
             self.give_up(f"out of memory: lower optimisation.chunk_tokens or chunk_size ({reason})")
-        if max(map(len, self.cache.chunks)) < 2:
+        most_texts = max(map(len, self.cache.chunks))
+        if most_texts < 2:
             self.give_up(f"out of memory with one text per chunk: shorten texts ({reason})")
         self.cache.begin_again()
         torch.cuda.empty_cache()
@@ -249,10 +271,12 @@ class TrainingModule(pl.LightningModule):
         """
         share = loss.detach() / self.window.terms[-1]["loss"]
         # Chunks are encoded again, in the precision of the step.
-        with self.trainer.precision_plugin.train_step_context(), without_copies(self.model):
+        precision = self.trainer.precision_plugin
+        with precision.train_step_context(), without_copies(self.model):
+            before_last = partial(start_reducer, self.trainer.strategy)
             while True:
                 try:
-                    self.cache.backward(loss, partial(start_reducer, self.trainer.strategy))
+                    self.cache.backward(loss, before_last)
                     # The copies are no longer needed.
                     self.gradients = {}
                     return
@@ -278,10 +302,12 @@ class TrainingModule(pl.LightningModule):
         norm = torch.nn.utils.clip_grad_norm_(parameters, gradient_clip_val or float("inf"))
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
-        window, terms = self.window, self.window.mean_terms()
+        window = self.window
+        terms = window.mean_terms()
         window.rate = float(optimizer.param_groups[0]["lr"])
         # Together with the loss, so that all processes skip and stop at the same step, at no cost.
-        stop = torch.tensor(float(self.stop.received is not None), device=self.device)
+        is_stopped = self.stop.received is not None
+        stop = torch.tensor(float(is_stopped), device=self.device)
         terms[_STOP] = stop
         terms[_SPOILT] = (~norm.isfinite()).to(stop)
         means = self._mean_of_processes(terms)
@@ -291,8 +317,11 @@ class TrainingModule(pl.LightningModule):
             optimizer.zero_grad(set_to_none=True)
         self.steps_done += 1
         self.losses.append(means["loss"] if is_taken else math.nan)
-        window.means, window.norm, window.closed = means, float(norm), True
-        if skipped_steps(self.losses[-MOST_SKIPPED:]) == MOST_SKIPPED:
+        window.means = means
+        window.norm = float(norm)
+        window.closed = True
+        skipped = skipped_steps(self.losses[-MOST_SKIPPED:])
+        if skipped == MOST_SKIPPED:
             self.give_up(
                 f"{MOST_SKIPPED} steps in a row, to step {self.steps_done}, were skipped because "
                 f"their loss or gradient is not finite; {CALMER}"
@@ -333,24 +362,31 @@ class TrainingModule(pl.LightningModule):
             name = differing[0].removeprefix("model.")
             raise UserError(f"the saved state has other trained weights than this config ({name})")
 
-    def summary(self, settings: DataConfig, sampler: BatchSampler, claims: int) -> list[str]:
+    def summary(
+        self,
+        settings: DataConfig,
+        sampler: BatchSampler,
+        claims: int,
+    ) -> list[str]:
+        pairs = len(self.pairs.rows)
         repeated = f", {settings.repeat} times each," if settings.repeat > 1 else ""
         weights = sum(weight.numel() for weight in self.model.parameters())
         trained = sum(weight.numel() for weight in trainable_weights(self.model).values())
         lines = [
-            f"{len(self.pairs.rows)} pairs{repeated} in {sampler.batches} batches per epoch, "
+            f"{pairs} pairs{repeated} in {sampler.batches} batches per epoch, "
             f"{self.optimizer_steps} optimizer steps; "
             f"{trained:,} of {weights:,} weights are trained",
         ]
         if settings.limit is not None:
             lines.append(f"data.limit: training on only {claims} claims")
-        if left_out := sampler.left_out():
+        left_out = sampler.left_out()
+        if left_out:
             lines.append(
                 f"{left_out} pairs are left out of an epoch, so that all processes get equally many"
             )
         if sampler.config.alpha != 1:
-            quotas = ", ".join(f"{name} {count}" for name, count in sampler.quotas.items())
-            lines.append(f"pairs per epoch by language: {quotas}")
+            quotas = [f"{name} {count}" for name, count in sampler.quotas.items()]
+            lines.append(f"pairs per epoch by language: {', '.join(quotas)}")
         return lines
 
     def give_up(self, reason: str) -> None:
@@ -366,7 +402,12 @@ def warmup_steps(config: StepsConfig, steps: int) -> int:
     return math.ceil(share) if config.warmup_rounding == "up" else round(share)
 
 
-def rate_at(step: int, warmup: int, steps: int, first: int) -> float:
+def rate_at(
+    step: int,
+    warmup: int,
+    steps: int,
+    first: int,
+) -> float:
     """Return a step's share of the highest learning rate: a linear rise, then a cosine to 0.
 
     Steps count from 0. The rise begins at `first` / (`warmup` + `first`), because a first step at
@@ -375,7 +416,8 @@ def rate_at(step: int, warmup: int, steps: int, first: int) -> float:
     if step < warmup:
         return (step + first) / (warmup + first)
     progress = (step - warmup) / max(1, steps - warmup)
-    return max(0.0, 0.5 * (1.0 + math.cos(math.pi * progress)))
+    cosine = math.cos(math.pi * progress)
+    return max(0.0, 0.5 * (1.0 + cosine))
 
 
 @dataclass
@@ -421,13 +463,16 @@ class RetrieverModule(TrainingModule):
         stop: StopSignals | None = None,
     ) -> None:
         super().__init__(encoder.model, config, optimizer_steps, stop)
-        self.encoder, self.pairs, self.active_losses = encoder, pairs, losses.active
+        self.encoder = encoder
+        self.pairs = pairs
+        self.active_losses = losses.active
         # Number of sources that a claim of the last batch was compared with.
         self.candidates = 0
 
     def collate(self, plan: BatchPlan) -> CollatedBatch:
         """Make a planned batch's tensors, before the step and in another thread."""
-        collated = collate(self.pairs.batch(plan), self.encoder, self.config)
+        batch = self.pairs.batch(plan)
+        collated = collate(batch, self.encoder, self.config)
         if self.device.type != "cuda":
             return collated
         # A new thread uses the first GPU by default.
@@ -438,14 +483,17 @@ class RetrieverModule(TrainingModule):
         """Compute the loss of one batch, and count its claims and tokens."""
         with without_copies(self.model):
             loss = self.forward_pass(collated)
-        window, batch = self.window, collated.batch
+        window = self.window
+        batch = collated.batch
         window.claims += len(batch.claims)
-        window.real += sum(part.real_tokens for part in collated.parts)
-        window.padded += sum(part.padded_tokens for part in collated.parts)
+        for part in collated.parts:
+            window.real += part.real_tokens
+            window.padded += part.padded_tokens
         return self.step_share(loss, batch.plan)
 
     def on_train_batch_end(self, *arguments: Any) -> None:
-        if self.steps_done != 1 or not self.window.closed or not self.trainer.is_global_zero:
+        is_first_step = self.steps_done == 1 and self.window.closed
+        if not is_first_step or not self.trainer.is_global_zero:
             return
         loss = self.window.means.get("info_nce")
         if loss is not None:
@@ -455,7 +503,8 @@ class RetrieverModule(TrainingModule):
 
     def forward_pass(self, collated: CollatedBatch) -> Tensor:
         """Compute the loss of one batch, and record its terms."""
-        chunks, device = collated.chunks, self.device
+        device = self.device
+        chunks = collated.chunks
         parts = {tuple(rows): part for rows, part in zip(chunks, collated.parts, strict=True)}
         terms: dict[str, Tensor] = {}
 
@@ -463,8 +512,10 @@ class RetrieverModule(TrainingModule):
             part = parts.get(tuple(rows))
             if part is None:
                 # A chunk without texts keeps this process in step with others; drop its vectors.
-                part = self.encoder.batch([collated.distinct[row] for row in rows or [0]])
-            return self.encoder.vectors(part.to(device, non_blocking=True))[: len(rows)]
+                texts = [collated.distinct[row] for row in rows or [0]]
+                part = self.encoder.batch(texts)
+            vectors = self.encoder.vectors(part.to(device, non_blocking=True))
+            return vectors[: len(rows)]
 
         def batch_loss(vectors: Tensor) -> Tensor:
             # In bf16, logits would be coarse: at temperature 0.02 they reach 50.
@@ -481,7 +532,12 @@ class RetrieverModule(TrainingModule):
             torch.distributed.all_reduce(count, torch.distributed.ReduceOp.MAX)
             missing = int(count) - len(chunks)
         one_chunk = self.config.chunk_size is None and self.config.chunk_tokens is None
-        loss = self.run_chunks([*[[]] * missing, *chunks], encode, batch_loss, one_chunk=one_chunk)
+        loss = self.run_chunks(
+            [*[[]] * missing, *chunks],
+            encode,
+            batch_loss,
+            one_chunk=one_chunk,
+        )
         self.window.terms.append(terms)
         return loss
 
@@ -500,7 +556,11 @@ class RetrieverModule(TrainingModule):
         return LossInputs(claims, sources, views, texts, batch, self.config.temperature)
 
 
-def gather_vectors(own: Tensor, counts: Sequence[int], rank: int) -> Tensor:
+def gather_vectors(
+    own: Tensor,
+    counts: Sequence[int],
+    rank: int,
+) -> Tensor:
     """Gather vectors [sum of counts, d] of all processes by rank; `own` is [counts[rank], d].
 
     The gradient of a vector is summed over the losses of all processes; once the gradients of
@@ -517,16 +577,19 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, own: Tensor, counts: tuple[int, ...], rank: int) -> Tensor:
-        ctx.counts, ctx.rank = counts, rank
+        ctx.counts = counts
+        ctx.rank = rank
         # Collectives need equal shapes: pad to the longest, then cut.
         padded = own.new_zeros(max(counts), own.shape[1])
         padded[: len(own)] = own
         parts = [torch.empty_like(padded) for _ in counts]
         torch.distributed.all_gather(parts, padded)
-        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+        cut = [part[:count] for part, count in zip(parts, counts, strict=True)]
+        return torch.cat(cut)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         total = gradients[0].contiguous().clone()
         torch.distributed.all_reduce(total)
-        return total.split(ctx.counts)[ctx.rank], None, None
+        by_rank = total.split(ctx.counts)
+        return by_rank[ctx.rank], None, None

@@ -41,7 +41,8 @@ SHOWN_PAIRS = 50
 def restore_mined(session: Session, state: MinedFile, train: Dataset) -> list[MinedRow]:
     """Restore the rows of a saved state. Raises `UserError` if the mined file was changed."""
     run = session.run
-    run.mined = run.path / Path(state["file"]).name
+    name = Path(state["file"]).name
+    run.mined = run.path / name
     content = state["content"].numpy().tobytes()
     if session.world.is_first:
         if not run.mined.is_file():
@@ -59,34 +60,49 @@ def mined_rows(session: Session, train: Dataset) -> list[MinedRow]:
 
 
 def mine_first(
-    session: Session, recipe: RetrieverRecipe, data: TrainingData, encoder: Encoder
+    session: Session,
+    recipe: RetrieverRecipe,
+    data: TrainingData,
+    encoder: Encoder,
 ) -> tuple[list[MinedRow], list[str]]:
     """Mine with the base model, copy the user's file, or use the teacher's candidates.
 
     If a file of pairs has negatives, these are used and nothing is mined. Returns the rows, and
     lines that describe them.
     """
-    run, is_first, train = session.run, session.world.is_first, data.train
+    run = session.run
+    is_first = session.world.is_first
+    train = data.train
     counts: MiningCounts | None = None
     given: list[MinedRow] = []
-    if _needs_negatives(recipe, run.config.mined):
+    needs_negatives = _needs_negatives(recipe, run.config.mined)
+    if needs_negatives:
         given = given_rows(data)
-    if _needs_negatives(recipe, run.config.mined) and not given:
+    if needs_negatives and not given:
         counts = mine_pairs(session, recipe, train, encoder)
     elif is_first and not run.mined.is_file():
         rows = given or _rows_at_hand(session, recipe, data)
         write_mined(rows, run.mined)
+
     lines: list[str] = []
     baseline = None
     if counts is not None:
-        lines, baseline = counts.sentences(), counts.baseline
+        lines = counts.sentences()
+        baseline = counts.baseline
     if given:
-        lines.append(f"{sum(bool(row.negatives) for row in given)} pairs have given negatives")
+        with_negatives = sum(bool(row.negatives) for row in given)
+        lines.append(f"{with_negatives} pairs have given negatives")
     if is_first:
         if baseline is None:
-            seed, store = recipe.mining.seed, session.store
-            baseline = sampled_baseline(train, encoder, recipe.rendering, store, seed)
-        lines += baseline.temperature_sentences(recipe.optimisation.temperature)
+            baseline = sampled_baseline(
+                train,
+                encoder,
+                recipe.rendering,
+                session.store,
+                recipe.mining.seed,
+            )
+        temperature = recipe.optimisation.temperature
+        lines += baseline.temperature_sentences(temperature)
     return mined_rows(session, train), lines
 
 
@@ -102,11 +118,14 @@ def _needs_negatives(recipe: RetrieverRecipe, file: Path | None) -> bool:
 
 
 def _rows_at_hand(
-    session: Session, recipe: RetrieverRecipe, data: TrainingData
+    session: Session,
+    recipe: RetrieverRecipe,
+    data: TrainingData,
 ) -> Sequence[MinedRow]:
     """List the rows of the user's file, of the teacher's candidates, or without negatives."""
-    if session.run.config.mined is not None:
-        return users_negatives(data, session.run)
+    run = session.run
+    if run.config.mined is not None:
+        return users_negatives(data, run)
     if _takes_candidates(recipe):
         assert data.teacher is not None
         return teachers_rows(data.teacher, data.train, recipe.mining)
@@ -124,23 +143,32 @@ def given_rows(data: TrainingData) -> list[MinedRow]:
     rows: list[MinedRow] = []
     for claim in data.train.claims:
         judged = data.train.qrels.grades[claim.id]
-        given = [Negative(source, 0.0, GIVEN) for source, grade in judged.items() if grade <= 0]
-        rows += [MinedRow(claim.id, gold, tuple(given)) for gold in claim.golds]
-    return rows if any(row.negatives for row in rows) else []
+        negatives: list[Negative] = []
+        for source, grade in judged.items():
+            if grade <= 0:
+                negatives.append(Negative(source, 0.0, GIVEN))
+        given = tuple(negatives)
+        for gold in claim.golds:
+            rows.append(MinedRow(claim.id, gold, given))
+    has_negatives = any(row.negatives for row in rows)
+    return rows if has_negatives else []
 
 
 def _with_given(before: MinedRow, mined: MinedRow) -> MinedRow:
     """Put the given negatives of a row before newly mined ones."""
-    given = tuple(negative for negative in before.negatives if negative.origin == GIVEN)
+    given = [negative for negative in before.negatives if negative.origin == GIVEN]
+    if not given:
+        return mined
     known = {negative.source for negative in given}
-    new = tuple(negative for negative in mined.negatives if negative.source not in known)
-    return replace(mined, negatives=(*given, *new)) if given else mined
+    new = [negative for negative in mined.negatives if negative.source not in known]
+    return replace(mined, negatives=(*given, *new))
 
 
 def mines_after(config: OptimisationConfig, epoch: int) -> bool:
     """Whether to mine again after this epoch; never after the last one."""
     is_due = config.remine_every > 0 and epoch % config.remine_every == 0
-    return is_due and config.negatives > 0 and 0 < epoch < config.epochs
+    is_between = 0 < epoch < config.epochs
+    return is_due and config.negatives > 0 and is_between
 
 
 def mine_pairs(
@@ -154,42 +182,77 @@ def mine_pairs(
 
     An existing file is from a run that was killed after mining: the same weights mined it.
     """
-    rendering, store, world = recipe.rendering, session.store, session.world
-    if gather_values(session.run.mined.is_file(), world)[0]:
+    rendering = recipe.rendering
+    store = session.store
+    world = session.world
+    run = session.run
+    is_mined = gather_values(run.mined.is_file(), world)[0]
+    if is_mined:
         return None
     encode_shares(encoder, rendering, train, store, world)
     if not world.is_first:
         return None
-    miner = Miner(train, encoder, rendering, recipe.mining, store, progress=True)
+    miner = Miner(
+        train,
+        encoder,
+        rendering,
+        recipe.mining,
+        store,
+        progress=True,
+    )
     rows: Iterable[MinedRow] = miner.mine()
     if before is not None:
-        # Batches are planned by row number, and the user's file may lack pairs; a pair that was not
-        # mined keeps its row.
-        by_pair = {(row.claim, row.positive): row for row in rows}
-        rows = []
-        for row in read_mined(before, train):
-            mined = by_pair.get((row.claim, row.positive), row)
-            rows.append(_with_given(row, mined))
-    write_mined(rows, session.run.mined)
+        rows = _in_earlier_order(before, train, rows)
+    write_mined(rows, run.mined)
     return miner.counts
 
 
-def log_negatives(session: Session, rows: Sequence[MinedRow], train: Dataset, seed: int) -> None:
+def _in_earlier_order(
+    before: Path,
+    train: Dataset,
+    rows: Iterable[MinedRow],
+) -> list[MinedRow]:
+    """Bring newly mined rows into the pairs and the order of the file `before`."""
+    # Batches are planned by row number, and the user's file may lack pairs; a pair that was not
+    # mined keeps its row.
+    by_pair = {(row.claim, row.positive): row for row in rows}
+    ordered: list[MinedRow] = []
+    for row in read_mined(before, train):
+        pair = (row.claim, row.positive)
+        mined = by_pair.get(pair, row)
+        ordered.append(_with_given(row, mined))
+    return ordered
+
+
+def log_negatives(
+    session: Session,
+    rows: Sequence[MinedRow],
+    train: Dataset,
+    seed: int,
+) -> None:
     """Show a sample of the mined negatives in W&B."""
     if session.world.is_first and any(row.negatives for row in rows):
-        session.logs.table("mined negatives", negatives_table(rows, train, seed))
+        table = negatives_table(rows, train, seed)
+        session.logs.table("mined negatives", table)
 
 
-def negatives_table(rows: Sequence[MinedRow], train: Dataset, seed: int) -> TextTable:
+def negatives_table(
+    rows: Sequence[MinedRow],
+    train: Dataset,
+    seed: int,
+) -> TextTable:
     """Sample pairs and list their negatives, for a reader."""
     claims = {claim.id: claim for claim in train.claims}
     titles = {source.id: source.title or source.id for source in train.sources}
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(rows), generator=generator).tolist()
     table = []
     for number in order[:SHOWN_PAIRS]:
         row = rows[number]
         claim = claims[row.claim]
         pair = [claim.lang, claim.text, titles[row.positive]]
         for negative in row.negatives:
-            table.append([*pair, titles[negative.source], negative.score, negative.origin])
-    return TextTable(["language", "claim", "gold", "negative", "score", "origin"], table)
+            title = titles[negative.source]
+            table.append([*pair, title, negative.score, negative.origin])
+    columns = ["language", "claim", "gold", "negative", "score", "origin"]
+    return TextTable(columns, table)

@@ -62,11 +62,17 @@ class EvaluateOnVal(pl.Callback, ABC):
         model: Any,
         metric: str = MAIN_METRIC,
     ) -> None:
-        self.session, self.manifest, self.data = session, manifest, data
-        self.model, self.metric = model, metric
-        self.run, self.world = session.run, session.world
-        seen = TrainedOn.on(data.train.claims)
-        self.trained_on = seen if manifest.trained_on is None else manifest.trained_on | seen
+        self.session = session
+        self.manifest = manifest
+        self.data = data
+        self.model = model
+        self.metric = metric
+        self.run = session.run
+        self.world = session.world
+        trained_on = TrainedOn.on(data.train.claims)
+        if manifest.trained_on is not None:
+            trained_on = manifest.trained_on | trained_on
+        self.trained_on = trained_on
 
     @abstractmethod
     def score(self, epoch: int) -> Epoch | None:
@@ -81,58 +87,85 @@ class EvaluateOnVal(pl.Callback, ABC):
 
         The first process records and returns the scores; it warns if a choice uses a small val.
         """
-        if gather_values(bool(self.run.file.history), self.world)[0]:
+        is_scored = gather_values(bool(self.run.file.history), self.world)[0]
+        if is_scored:
             return None
+        val = self.data.val
         if self.world.is_first:
-            held_out = len(self.data.val.claims)
+            held_out = len(val.claims)
             say(f"val: {held_out} claims are held out; {self.manifest.data.chosen_for}")
-        if (entry := self._save_and_score(0)) is None:
+        entry = self._save_and_score(0)
+        if entry is None:
             return None
         self.run.record(entry)
-        if self.run.config.choose == "best" and (small := val_size_error(self.data.val)):
-            log.warning("%s%s", small, self.interval)
+        if self.run.config.choose == "best":
+            small = val_size_error(val)
+            if small:
+                log.warning("%s%s", small, self.interval)
         return scores_text(entry)
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, module: TrainingModule) -> None:
+    def on_train_epoch_end(
+        self,
+        trainer: pl.Trainer,
+        module: TrainingModule,
+    ) -> None:
         """Save and score the epoch; record its scores, and log them for Lightning's callbacks.
 
         The names are `val/en/mrr@5`, `val/macro/mrr@5` and so on, for every metric, and
         `val/seen papers/mrr@5`: an EarlyStopping can monitor them, see `monitors`.
         """
         with module.stop.after_step(waits=False):
-            if (entry := self._save_and_score(module.epochs_done)) is not None:
+            entry = self._save_and_score(module.epochs_done)
+            if entry is not None:
                 self._record(entry, module)
             shared = gather_values(entry, self.world)[0]
-        if shared is not None:
-            for lang, row in shared.val.items():
-                values = {score_name(lang, metric): float(value) for metric, value in row.items()}
-                # Our logs already have them, by step.
-                module.log_dict(values, logger=False)
-            for part, table in shared.parts.items():
-                module.log(part_score_name(part), float(table[MACRO][MAIN_METRIC]), logger=False)
+        if shared is None:
+            return
+        for lang, row in shared.val.items():
+            values: dict[str, float] = {}
+            for metric, value in row.items():
+                name = score_name(lang, metric)
+                values[name] = float(value)
+            # Our logs already have them, by step.
+            module.log_dict(values, logger=False)
+        for part, table in shared.parts.items():
+            name = part_score_name(part)
+            score = float(table[MACRO][MAIN_METRIC])
+            module.log(name, score, logger=False)
 
     def _save_and_score(self, epoch: int) -> Epoch | None:
-        folder, manifest = self.run.checkpoint(epoch), self.manifest
+        folder = self.run.checkpoint(epoch)
+        manifest = self.manifest
         if self.world.is_first:
-            data = replace(self.manifest.data, mined_sha256=self.run.mined_sha256)
-            manifest = replace(self.manifest, epoch=epoch, data=data)
+            data = replace(manifest.data, mined_sha256=self.run.mined_sha256)
+            manifest = replace(manifest, epoch=epoch, data=data)
             # A student's projection was fitted on the claims before the first epoch.
             if epoch or getattr(manifest, "source_model", None) is not None:
                 manifest = replace(manifest, trained_on=self.trained_on)
             manifest = self.model.save(folder, manifest)
-        if (entry := self.score(epoch)) is not None:
-            replace(manifest, scores=scores_by_split(entry)).write(folder)
+        entry = self.score(epoch)
+        if entry is not None:
+            scores = scores_by_split(entry)
+            scored = replace(manifest, scores=scores)
+            scored.write(folder)
         return entry
 
     def _record(self, entry: Epoch, module: TrainingModule) -> None:
         trainer = module.trainer
-        per_epoch = -(-int(trainer.num_training_batches) // trainer.accumulate_grad_batches)
-        losses = module.losses[(entry.epoch - 1) * per_epoch :]
+        batches = int(trainer.num_training_batches)
+        per_epoch = -(-batches // trainer.accumulate_grad_batches)
+        first = (entry.epoch - 1) * per_epoch
+        losses = module.losses[first:]
         finite = [loss for loss in losses if not math.isnan(loss)]
-        mean = sum(finite) / len(finite) if finite else None
-        text = f"loss {finite[0]:.4g} to {finite[-1]:.4g}" if finite else "no loss"
+        mean: float | None = None
+        text = "no loss"
+        if finite:
+            mean = sum(finite) / len(finite)
+            text = f"loss {finite[0]:.4g} to {finite[-1]:.4g}"
         skipped = len(losses) - len(finite)
-        skip_note = f"; {skipped} of {len(losses)} steps skipped (not finite)" if skipped else ""
+        skip_note = ""
+        if skipped:
+            skip_note = f"; {skipped} of {len(losses)} steps skipped (not finite)"
         entry = replace(entry, loss=mean)
         self.run.record(entry)
         self.session.logs.scores(entry, module.steps_done)
@@ -150,40 +183,73 @@ class RetrieverOnVal(EvaluateOnVal):
 
     model: LoadedBase
 
-    def on_train_epoch_start(self, trainer: pl.Trainer, module: RetrieverModule) -> None:
+    def on_train_epoch_start(
+        self,
+        trainer: pl.Trainer,
+        module: RetrieverModule,
+    ) -> None:
         """Mine again if it is due after the previous epoch, and train on the new negatives."""
-        epoch, session, train = trainer.current_epoch, self.session, self.data.train
-        run, recipe = self.run, self.model.recipe
+        epoch = trainer.current_epoch
+        session = self.session
+        train = self.data.train
+        run = self.run
+        recipe = self.model.recipe
         if not mines_after(recipe.optimisation, epoch):
             return
         with module.stop.after_step(waits=False):
-            before, run.mined = run.mined, run.path / f"mined-epoch-{epoch}.jsonl"
-            with self.model.as_checkpoint(run.checkpoint(epoch), self.world):
+            before = run.mined
+            run.mined = run.path / f"mined-epoch-{epoch}.jsonl"
+            checkpoint = run.checkpoint(epoch)
+            with self.model.as_checkpoint(checkpoint, self.world):
                 counts = mine_pairs(session, recipe, train, self.model.encoder, before)
-            module.pairs.use(mined_rows(session, train))
+            rows = mined_rows(session, train)
+            module.pairs.use(rows)
         log_negatives(session, module.pairs.rows, train, recipe.optimisation.seed)
-        if counts is not None and (lines := counts.sentences()):
+        if counts is None:
+            return
+        lines = counts.sentences()
+        if lines:
             say("\n".join(lines))
 
     def score(self, epoch: int) -> Epoch | None:
-        base, val, store, world = self.model, self.data.val, self.session.store, self.world
+        base = self.model
+        val = self.data.val
+        store = self.session.store
+        world = self.world
         rendering = self.manifest.rendering
-        with base.as_checkpoint(self.run.checkpoint(epoch), world):
+        checkpoint = self.run.checkpoint(epoch)
+        with base.as_checkpoint(checkpoint, world):
             encode_shares(base.encoder, rendering, val, store, world)
             if not world.is_first:
                 return None
-            repeats = _REPEATS if epoch == 0 and val_size_error(val) else 0
-            settings = Scoring(METRICS, repeats, 0, self.data.selection.train.golds)
+            has_interval = epoch == 0 and val_size_error(val)
+            repeats = _REPEATS if has_interval else 0
+            train_golds = self.data.selection.train.golds
+            settings = Scoring(METRICS, repeats, 0, train_golds)
             scored = score_encoder(
-                base.encoder, val, rendering, settings, store=store, progress=True
+                base.encoder,
+                val,
+                rendering,
+                settings,
+                store=store,
+                progress=True,
             )
-        self.interval, weighing = interval_text(scored.report), self.data.weighing
-        return scored_epoch(epoch, scored.report, weighing.of(scored.run), weighing)
+        report = scored.report
+        self.interval = interval_text(report)
+        weighing = self.data.weighing
+        values = weighing.of(scored.run)
+        return scored_epoch(epoch, report, values, weighing)
 
 
-def provenance(recipe: TrainingRecipe, data: TrainingData, session: Session) -> dict[str, Any]:
+def provenance(
+    recipe: TrainingRecipe,
+    data: TrainingData,
+    session: Session,
+) -> dict[str, Any]:
     """Record a run's data, held-out claims, settings and versions for a manifest."""
-    settings, languages = data.settings, session.run.config.languages
+    settings = data.settings
+    config = session.run.config
+    languages = config.languages
     record = DataRecord(
         dataset=settings.dataset,
         train_split=settings.train_split,
@@ -198,10 +264,11 @@ def provenance(recipe: TrainingRecipe, data: TrainingData, session: Session) -> 
         train_languages=data.train.languages,
         val_seen_measured=data.selection.measured_share,
     )
+    # With numbers in place of `auto`.
+    settled = replace(config, optimisation=recipe.optimisation)
     return {
         "data": record,
-        # With numbers in place of `auto`.
-        "config": as_plain(replace(session.run.config, optimisation=recipe.optimisation)),
+        "config": as_plain(settled),
         "git": git_state(),
         "versions": versions(),
     }

@@ -51,7 +51,8 @@ class RerankerSetup:
 
 
 def finetune_reranker(
-    config: RerankerConfig, inputs: RerankerInputs | None = None
+    config: RerankerConfig,
+    inputs: RerankerInputs | None = None,
 ) -> Report | None:
     """Fine-tune with a config; return the report (None on later ranks).
 
@@ -65,7 +66,8 @@ def finetune_reranker(
             setup = set_up(recipe, inputs, config, session)
         session.begin()
         if not session.run.is_finished:
-            train(setup, session, mine(setup, session))
+            rows = mine(setup, session)
+            train(setup, session, rows)
         if not session.world.is_first:
             return None
         epoch, choice = choose(setup)
@@ -73,36 +75,59 @@ def finetune_reranker(
 
 
 def set_up(
-    recipe: RerankerRecipe, inputs: RerankerInputs, config: RerankerConfig, session: Session
+    recipe: RerankerRecipe,
+    inputs: RerankerInputs,
+    config: RerankerConfig,
+    session: Session,
 ) -> RerankerSetup:
     """Load the model and the saved state, and rank with the first stage."""
-    data, system, depth = inputs.data, inputs.first, config.first.depth
+    data = inputs.data
+    system = inputs.first
+    depth = config.first.depth
     texts = recipe.rendering.claim_texts(data.train.claims)
     reranker = load_to_train(recipe, texts, depth, session.device)
     # A hub model's training claims are known only after its download.
     require_new_val(recipe.models, data, downloaded=True)
     session.read_state()
     trained_on = claims_models_saw([recipe.model.name], data.settings.dataset)
-    manifest = replace(reranker.manifest(provenance(recipe, data, session)), trained_on=trained_on)
-    evaluation = PipelineOnVal(session, manifest, data, reranker, config.choose_by)
+    record = provenance(recipe, data, session)
+    manifest = reranker.manifest(record)
+    manifest = replace(manifest, trained_on=trained_on)
+    evaluation = PipelineOnVal(
+        session,
+        manifest,
+        data,
+        reranker,
+        config.choose_by,
+    )
     trainer = lightning_trainer(recipe, evaluation, reranker.model.device)
     rankings = None
     if session.world.is_first:
-        rankings = first_rankings(system, data, session, max(depth, REPORTED_DEPTH))
-        session.run.require_inputs(
-            {
-                "training data": data.train.fingerprint,
-                "val data": data.val.fingerprint,
-                "base model": reranker.base.sha256,
-                "first stage": rankings_hash(rankings, depth),
-                "teacher's run": None if data.teacher is None else data.teacher.sha256,
-            }
-        )
-    return RerankerSetup(data, reranker, system.name, rankings, evaluation, trainer)
+        deepest = max(depth, REPORTED_DEPTH)
+        rankings = first_rankings(system, data, session, deepest)
+        hashes: dict[str, str | None] = {
+            "training data": data.train.fingerprint,
+            "val data": data.val.fingerprint,
+            "base model": reranker.base.sha256,
+            "first stage": rankings_hash(rankings, depth),
+            "teacher's run": None if data.teacher is None else data.teacher.sha256,
+        }
+        session.run.require_inputs(hashes)
+    return RerankerSetup(
+        data=data,
+        reranker=reranker,
+        first=system.name,
+        rankings=rankings,
+        evaluation=evaluation,
+        trainer=trainer,
+    )
 
 
 def first_rankings(
-    system: System, data: TrainingData, session: Session, depth: int
+    system: System,
+    data: TrainingData,
+    session: Session,
+    depth: int,
 ) -> tuple[Result, Result]:
     """Rank the claims of val and of the report split, which no choice uses."""
     settings = RunSettings(
@@ -113,7 +138,8 @@ def first_rankings(
         depth=depth,
     )
     runner = SystemRunner(data.report, settings)
-    on_val, reported = (runner.run(system, None, split) for split in (data.val, data.report))
+    on_val = runner.run(system, None, data.val)
+    reported = runner.run(system, None, data.report)
     return on_val.result, reported.result
 
 
@@ -122,32 +148,44 @@ def mine(setup: RerankerSetup, session: Session) -> list[MinedRow]:
 
     A resumed run continues with the rows of its state.
     """
-    data, run = setup.data, session.run
-    setup.evaluation.rank(None if setup.rankings is None else setup.rankings[0])
-    if (scores := setup.evaluation.score_base()) is not None:
+    data = setup.data
+    run = session.run
+    on_val: Result | None = None
+    if setup.rankings is not None:
+        on_val, _ = setup.rankings
+    setup.evaluation.rank(on_val)
+    scores = setup.evaluation.score_base()
+    if scores is not None:
         say(f"before training: val MRR@5  {scores}")
     if session.state is not None:
         return restore_mined(session, session.state.mined, data.train)
     if session.world.is_first and not run.mined.is_file():
-        write_mined(users_negatives(data, run), run.mined)
+        rows = users_negatives(data, run)
+        write_mined(rows, run.mined)
     return mined_rows(session, data.train)
 
 
-def train(setup: RerankerSetup, session: Session, rows: Sequence[MinedRow]) -> None:
+def train(
+    setup: RerankerSetup,
+    session: Session,
+    rows: Sequence[MinedRow],
+) -> None:
     """Train on groups of these rows, from the saved state on."""
-    data, reranker, teacher = setup.data, setup.reranker, setup.data.teacher
-    recipe, seed = reranker.recipe, reranker.recipe.optimisation.seed
+    data = setup.data
+    reranker = setup.reranker
+    recipe = reranker.recipe
+    seed = recipe.optimisation.seed
     pairs = RerankerPairs.of_training(data, rows, recipe)
     # All processes start with the same adapters; dropout is seeded by process in `fit`.
     pl.seed_everything(seed, verbose=False)
     reranker.adapt()
     sampler, steps = plan_batches(pairs, recipe, session, setup.trainer)
     module = RerankerModule(reranker, pairs, steps, session.stop)
-    summary = [
-        *pairs.sentences(),
-        *module.summary(data.settings, sampler, len(data.train.claims)),
-        *([] if teacher is None else teacher.sentences()),
-    ]
+    claims = len(data.train.claims)
+    summary = pairs.sentences()
+    summary += module.summary(data.settings, sampler, claims)
+    if data.teacher is not None:
+        summary += data.teacher.sentences()
     log_negatives(session, pairs.rows, data.train, seed)
     fit(session, setup.trainer, module, sampler, summary)
 
@@ -160,11 +198,18 @@ def choose(setup: RerankerSetup) -> tuple[int, Choice]:
 
 def report(setup: RerankerSetup, session: Session, epoch: int, choice: Choice) -> Report:
     """Report the first stage, the re-ranker before training, and the chosen one."""
-    data, reranker = setup.data, setup.reranker
+    data = setup.data
+    reranker = setup.reranker
     assert setup.rankings is not None
     on_val, reported = setup.rankings
     scores = pipeline_scores(-1, on_val, data, setup.evaluation.metric)
     first = setup.first, reported, scores
     return report_pipeline(
-        session, reranker.recipe, data, reranker.stage.depth, first, epoch, choice
+        session,
+        reranker.recipe,
+        data,
+        reranker.stage.depth,
+        first,
+        epoch,
+        choice,
     )

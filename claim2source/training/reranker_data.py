@@ -29,23 +29,30 @@ def first_system(settings: FirstStageConfig) -> System:
     Raises `ConfigError` if it does not exist or cannot run.
     """
     if settings.system is None:
-        return System("BM25", Retrieval(BM25(), name="BM25"))
+        retrieval = Retrieval(BM25(), name="BM25")
+        return System("BM25", retrieval)
     systems = read_systems(settings.files or None)
-    require_one_of("first.system", settings.system, list(systems))
+    names = list(systems)
+    require_one_of("first.system", settings.system, names)
     system = systems[settings.system]
     if settings.checkpoint is not None:
         return system.on_checkpoint(settings.checkpoint)
-    if (reason := system.reason_not_to_run) is not None:
+    reason = system.reason_not_to_run
+    if reason is not None:
         raise ConfigError("first.system", settings.system, f"another: {reason}")
     return system
 
 
-def rankings_hash(rankings: Iterable[Result], depth: int) -> str:
+def rankings_hash(
+    rankings: Iterable[Result],
+    depth: int,
+) -> str:
     """Hash every claim's first sources, which are re-ranked."""
     candidates: list[dict[str, Sequence[str]]] = []
     for result in rankings:
         run = result.run
-        candidates.append({claim: run.sources(claim, depth) for claim in run.claim_ids})
+        by_claim = {claim: run.sources(claim, depth) for claim in run.claim_ids}
+        candidates.append(by_claim)
     return content_hash(candidates)
 
 
@@ -63,32 +70,45 @@ class RerankerPairs:
         recipe: RerankerRecipe,
         teacher: TeacherScores | None = None,
     ) -> None:
-        self.negatives, self.teacher = recipe.optimisation.negatives, teacher
+        rendering = recipe.rendering
+        self.negatives = recipe.optimisation.negatives
+        self.teacher = teacher
         claims: Mapping[str, Claim] = {claim.id: claim for claim in train.claims}
-        self.rows = [row for row in rows if len(self.group(row, 0)) > 1]
+        self.rows: list[MinedRow] = []
+        for row in rows:
+            ids = self.group(row, 0)
+            if len(ids) > 1:
+                self.rows.append(row)
         self.untaught = len(rows) - len(self.rows)
         row_claims = [claims[row.claim] for row in self.rows]
         self.golds = [claim.golds for claim in row_claims]
         self.languages = [claim.lang for claim in row_claims]
-        self._claims = recipe.rendering.claim_texts(row_claims)
-        self._untranslated = untranslated_sentences(train.claims, recipe.rendering.claims)
+        self._claims = rendering.claim_texts(row_claims)
+        self._untranslated = untranslated_sentences(train.claims, rendering.claims)
+
         source_ids: set[str] = set()
         for row in self.rows:
             source_ids.add(row.positive)
             for negative in row.negatives:
                 source_ids.add(negative.source)
         sources = [source for source in train.sources if source.id in source_ids]
-        texts = recipe.rendering.source_texts(sources)
+        texts = rendering.source_texts(sources)
         self._sources: dict[str, str] = {}
         for source, text in zip(sources, texts, strict=True):
             self._sources[source.id] = text
 
     @classmethod
     def of_training(
-        cls, data: TrainingData, rows: Sequence[MinedRow], recipe: RerankerRecipe
+        cls,
+        data: TrainingData,
+        rows: Sequence[MinedRow],
+        recipe: RerankerRecipe,
     ) -> RerankerPairs:
         """Make the pairs from mined rows, with the teacher's scores if there are any."""
-        return cls(data.train, rows, recipe, None if data.teacher is None else data.teacher.scores)
+        scores: TeacherScores | None = None
+        if data.teacher is not None:
+            scores = data.teacher.scores
+        return cls(data.train, rows, recipe, scores)
 
     def sentences(self) -> list[str]:
         """List translations that are missing, and count the pairs that are left out."""
@@ -101,19 +121,30 @@ class RerankerPairs:
         """Number the pairs' groups of connected golds, which are kept apart."""
         return connected_groups(self.golds)
 
-    def group(self, row: MinedRow, epoch: int) -> list[str]:
+    def group(
+        self,
+        row: MinedRow,
+        epoch: int,
+    ) -> list[str]:
         """List the ids of a pair's sources in an epoch, its gold first."""
-        group, gold = list(row.negatives), [row.positive]
+        gold = [row.positive]
+        negatives = list(row.negatives)
         if self.teacher is not None:
             scored = self.teacher.get(row.claim, {})
-            group = [negative for negative in group if negative.source in scored]
             gold = [source for source in gold if source in scored]
+            negatives = [negative for negative in negatives if negative.source in scored]
         # Without the gold, one more negative is needed to compare with.
         count = self.negatives + 1 - len(gold)
-        if len(group) > count:
-            group = in_turn(group, count, epoch)
-        group.sort(key=lambda negative: negative.origin == "random")
-        return [*gold, *(negative.source for negative in group)]
+        if len(negatives) > count:
+            negatives = in_turn(negatives, count, epoch)
+        negatives.sort(key=lambda negative: negative.origin == "random")
+        negative_ids = [negative.source for negative in negatives]
+        return [*gold, *negative_ids]
 
-    def pairs(self, number: int, ids: Sequence[str]) -> list[Pair]:
-        return [Pair(self._claims[number], self._sources[source]) for source in ids]
+    def pairs(
+        self,
+        number: int,
+        ids: Sequence[str],
+    ) -> list[Pair]:
+        claim = self._claims[number]
+        return [Pair(claim, self._sources[source]) for source in ids]

@@ -13,8 +13,9 @@ from sentence_transformers.cross_encoder import CrossEncoder, losses
 from torch import Tensor, nn
 
 from claim2source.core.errors import EXIT_CODE, UserError
+from claim2source.core.records import Claim
 from claim2source.core.report import Epoch
-from claim2source.core.run import Result, join_results
+from claim2source.core.run import Result, Run, join_results
 from claim2source.evaluation.evaluate import METRICS, Scoring, score_result
 from claim2source.metrics.metrics import evaluate
 from claim2source.stages.pairs import Pair
@@ -35,7 +36,8 @@ _TOP = 5  # ranks that LambdaLoss uses
 # Consecutive optimizer steps with equal scores that mean a collapse, not a bad batch.
 MOST_ALIKE = 10
 # Scores of a claim count as equal if they differ by less than this, relative to their size.
-_NEAR, _ROUNDING = 1e-4, 1e-7
+_NEAR = 1e-4
+_ROUNDING = 1e-7
 COLLAPSED = (
     "the re-ranker has collapsed: all sources of a claim get the same score ({where}); "
     "lower optimisation.learning_rate, or raise optimisation.warmup_ratio, and start again"
@@ -61,11 +63,18 @@ class LogitsTable(CrossEncoder):
     def device(self) -> torch.device:
         return self.logits.device
 
-    def preprocess(self, inputs: Sequence[Any], *_: Any, **__: Any) -> dict[str, Tensor]:
-        return {"rows": torch.tensor([row for _, row in inputs])}
+    def preprocess(
+        self,
+        inputs: Sequence[Any],
+        *_: Any,
+        **__: Any,
+    ) -> dict[str, Tensor]:
+        rows = [row for _, row in inputs]
+        return {"rows": torch.tensor(rows)}
 
     def forward(self, input: dict[str, Tensor], **_: Any) -> dict[str, Tensor]:
-        return {"scores": self.logits[input["rows"]]}
+        rows = input["rows"]
+        return {"scores": self.logits[rows]}
 
 
 _LOSSES: Mapping[str, Any] = {
@@ -85,50 +94,73 @@ class GroupLoss:
     """
 
     def __init__(self, kind: Loss, labels: int = 1) -> None:
-        self.kind, self.table = kind, LogitsTable(labels)
-        self.loss = _LOSSES[kind](self.table, activation_fn=nn.Identity())
+        self.kind = kind
+        self.table = LogitsTable(labels)
+        make_loss = _LOSSES[kind]
+        self.loss = make_loss(self.table, activation_fn=nn.Identity())
 
     def __call__(
-        self, logits: Tensor, sizes: Sequence[int], golds: Tensor, teacher: Tensor | None = None
+        self,
+        logits: Tensor,
+        sizes: Sequence[int],
+        golds: Tensor,
+        teacher: Tensor | None = None,
     ) -> Tensor:
         """Compute the mean loss, a scalar.
 
         `logits` [pairs, labels] are ordered by group; `sizes` are the groups' numbers of pairs.
         `golds` [pairs] marks golds, `teacher` [pairs] has the teacher's scores.
         """
-        self.table.logits, kind = logits, self.kind
+        self.table.logits = logits
+        kind = self.kind
+        count = len(logits)
         if kind in ("bce", "cross_entropy"):
             target = golds.float() if kind == "bce" else golds.long()
-            return self.loss([[""] * len(logits), range(len(logits))], target)
-        rows = [part.tolist() for part in torch.arange(len(logits)).split(list(sizes))]
+            claims = [""] * count
+            return self.loss([claims, range(count)], target)
+
+        numbers = torch.arange(count)
+        rows = [part.tolist() for part in numbers.split(list(sizes))]
         if kind == "margin_mse":
             assert teacher is not None
-            # Groups may differ in size: one at a time, all claims have the same weight.
-            single: list[Tensor] = []
-            for part in rows:
-                columns = [[""], *([row] for row in part)]
-                single.append(self.loss(columns, teacher[None, part]))
-            return torch.stack(single).mean()
-        targets = [part.float() for part in golds.split(list(sizes))]
+            return self._mean_margin_loss(rows, teacher)
+
+        golds_by_group = golds.split(list(sizes))
+        targets = [part.float() for part in golds_by_group]
         if kind == "listwise":
             # Its targets are a softmax: with these the golds get all of it.
             targets = [part.log() for part in targets]
-        return self.loss([[""] * len(rows), rows], targets)
+        claims = [""] * len(rows)
+        return self.loss([claims, rows], targets)
+
+    def _mean_margin_loss(self, rows: Sequence[list[int]], teacher: Tensor) -> Tensor:
+        """Average the losses of the groups with these rows."""
+        # Groups may differ in size: one at a time, all claims have the same weight.
+        single: list[Tensor] = []
+        for part in rows:
+            sources = [[row] for row in part]
+            columns = [[""], *sources]
+            target = teacher[None, part]
+            single.append(self.loss(columns, target))
+        return torch.stack(single).mean()
 
 
 def are_alike(scores: Tensor) -> bool:
     """Whether a claim's scores are too close to each other to rank its sources."""
     spread = float(scores.max() - scores.min())
-    return spread <= _NEAR * float(scores.abs().mean()) + _ROUNDING
+    size = float(scores.abs().mean())
+    return spread <= _NEAR * size + _ROUNDING
 
 
 def share_alike(logits: Tensor, sizes: Sequence[int]) -> float:
     """Compute the share of groups of these sizes whose scores are too close to rank."""
+    has_two_labels = logits.shape[1] == 2
     scores = logits[:, 0]
-    if logits.shape[1] == 2:
+    if has_two_labels:
         scores = logits[:, 1] - logits[:, 0]
     groups = scores.split(list(sizes))
-    return sum(map(are_alike, groups)) / len(groups)
+    alike = sum(map(are_alike, groups))
+    return alike / len(groups)
 
 
 @dataclass(frozen=True)
@@ -164,7 +196,8 @@ class RerankerModule(TrainingModule):
     ) -> None:
         recipe = reranker.recipe
         super().__init__(reranker.model, recipe.optimisation, optimizer_steps, stop)
-        self.stage, self.pairs = reranker.stage, pairs
+        self.stage = reranker.stage
+        self.pairs = pairs
         self.chunk_size = recipe.optimisation.chunk_size
         self.loss_of_groups = GroupLoss(recipe.loss.kind, recipe.model.labels)
         self._equal_steps = 0
@@ -182,41 +215,73 @@ class RerankerModule(TrainingModule):
             texts += self.pairs.pairs(number, ids)
             sizes.append(len(ids))
             for source in ids:
-                golds.append(source == mined.positive)
+                is_gold = source == mined.positive
+                golds.append(is_gold)
                 if teacher_scores is not None:
-                    taught.append(teacher_scores[mined.claim][source])
+                    scores = teacher_scores[mined.claim]
+                    taught.append(scores[source])
+
         # Pairs of similar length share a chunk; the longest come last and are encoded only once.
         lengths = [len(claim + source) for claim, source in texts]
-        chunks = length_chunks(lengths, self.chunk_size or len(lengths))
-        parts = [self.stage.features([texts[index] for index in chunk]) for chunk in chunks]
-        teacher = torch.tensor(taught) if taught else None
-        return CollatedGroups(plan, texts, sizes, torch.tensor(golds), teacher, chunks, parts)
+        chunk_size = self.chunk_size or len(lengths)
+        chunks = length_chunks(lengths, chunk_size)
+        parts: list[Mapping[str, Any]] = []
+        for chunk in chunks:
+            chunk_texts = [texts[index] for index in chunk]
+            parts.append(self.stage.features(chunk_texts))
+        return CollatedGroups(
+            plan=plan,
+            texts=texts,
+            sizes=sizes,
+            golds=torch.tensor(golds),
+            teacher=torch.tensor(taught) if taught else None,
+            chunks=chunks,
+            parts=parts,
+        )
 
     def training_step(self, groups: CollatedGroups, batch_idx: int) -> Tensor:
         """Compute the loss of one batch, and count its claims and tokens."""
-        chunks, terms = groups.chunks, dict[str, Tensor]()
-        part_of = {tuple(rows): part for rows, part in zip(chunks, groups.parts, strict=True)}
+        chunks = groups.chunks
+        terms: dict[str, Tensor] = {}
+        parts_by_rows: dict[tuple[int, ...], Mapping[str, Any]] = {}
+        for chunk, features in zip(chunks, groups.parts, strict=True):
+            parts_by_rows[tuple(chunk)] = features
 
         def encode(rows: Sequence[int]) -> Tensor:
-            part = part_of.get(tuple(rows))
+            part = parts_by_rows.get(tuple(rows))
             if part is None:
-                part = self.stage.features([groups.texts[row] for row in rows])
-            logits = self.stage.logits(move_data_to_device(part, self.device))
+                texts = [groups.texts[row] for row in rows]
+                part = self.stage.features(texts)
+            on_device = move_data_to_device(part, self.device)
+            logits = self.stage.logits(on_device)
             return logits.reshape(len(rows), -1)
 
         def batch_loss(logits: Tensor) -> Tensor:
             # In bf16, logits would be coarse.
             with torch.autocast(logits.device.type, enabled=False):
                 golds = groups.golds.to(logits.device)
-                teacher = None if groups.teacher is None else groups.teacher.to(logits.device)
-                loss = self.loss_of_groups(logits.float(), groups.sizes, golds, teacher)
-            share = share_alike(logits.detach().float(), groups.sizes)
+                teacher = groups.teacher
+                if teacher is not None:
+                    teacher = teacher.to(logits.device)
+                loss = self.loss_of_groups(
+                    logits.float(),
+                    groups.sizes,
+                    golds,
+                    teacher,
+                )
+            scores = logits.detach().float()
+            share = share_alike(scores, groups.sizes)
             terms["loss"] = loss.detach()
             terms[ALIKE] = torch.tensor(share, device=loss.device)
             return loss
 
         with without_copies(self.model):
-            forward = self.run_chunks(chunks, encode, batch_loss, one_chunk=self.chunk_size is None)
+            forward = self.run_chunks(
+                chunks,
+                encode,
+                batch_loss,
+                one_chunk=self.chunk_size is None,
+            )
         self.window.terms.append(terms)
         self.window.claims += len(groups.sizes)
         for part in groups.parts:
@@ -231,7 +296,11 @@ class RerankerModule(TrainingModule):
         Raises `UserError` after `MOST_ALIKE` such steps in a row.
         """
         super().configure_gradient_clipping(*arguments, **options)
-        self._equal_steps = self._equal_steps + 1 if self.window.means[ALIKE] == 1 else 0
+        scores_are_equal = self.window.means[ALIKE] == 1
+        if scores_are_equal:
+            self._equal_steps += 1
+        else:
+            self._equal_steps = 0
         if self._equal_steps == MOST_ALIKE:
             reason = f"{MOST_ALIKE} steps in a row, to step {self.steps_done}"
             self.give_up(COLLAPSED.format(where=reason))
@@ -244,45 +313,69 @@ class PipelineOnVal(EvaluateOnVal):
 
     def rank(self, first: Result | None) -> None:
         """Send the first stage's result on val from the first process to all others."""
-        self._first = gather_values(first, self.world)[0]
+        gathered = gather_values(first, self.world)
+        self._first = gathered[0]
 
     def score(self, epoch: int) -> Epoch | None:
         """Score the pipeline. Raises `UserError` if a trained re-ranker has collapsed."""
-        val, world, model = self.data.val, self.world, self.model.model
+        val = self.data.val
+        world = self.world
         assert self._first is not None
         # Every process re-ranks with the current weights.
         share = val.claims[world.rank :: world.size]
-        first = self._first.run.restricted([claim.id for claim in share])
-        training = model.training
-        model.eval()
-        part = self.model.stage.apply(share, val.sources, first)
-        model.train(training)
-        result = join_results(gather_values(part, world), val.claims)
+        share_ids = [claim.id for claim in share]
+        first = self._first.run.restricted(share_ids)
+        part = self._rank_again(share, first)
+        parts = gather_values(part, world)
+        result = join_results(parts, val.claims)
         if epoch and self._has_collapsed(result):
             if not world.is_first:
                 raise SystemExit(EXIT_CODE)
-            raise UserError(COLLAPSED.format(where=f"on val, after epoch {epoch}"))
+            place = f"on val, after epoch {epoch}"
+            raise UserError(COLLAPSED.format(where=place))
         if not world.is_first:
             return None
         return pipeline_scores(epoch, result, self.data, self.metric)
 
+    def _rank_again(self, claims: Sequence[Claim], first: Run) -> Result:
+        """Re-rank the first stage's candidates of these claims, without dropout."""
+        model = self.model.model
+        training = model.training
+        model.eval()
+        result = self.model.stage.apply(claims, self.data.val.sources, first)
+        model.train(training)
+        return result
+
     def _has_collapsed(self, result: Result) -> bool:
         """Whether every claim of val has equal scores for all its sources."""
+        run = result.run
         depth = self.model.stage.depth
         # NaN scores rank nothing either.
         failed = {failure.claim_id for failure in result.failures}
         uniform = []
-        for claim in result.run.claim_ids:
-            scores = torch.tensor(list(result.run.scored(claim).values())[:depth])
+        for claim in run.claim_ids:
+            ranked = list(run.scored(claim).values())
+            scores = torch.tensor(ranked[:depth])
             if len(scores) > 1:
                 uniform.append(claim in failed or are_alike(scores))
         return bool(uniform) and all(uniform)
 
 
-def pipeline_scores(epoch: int, result: Result, data: TrainingData, metric: str) -> Epoch:
+def pipeline_scores(
+    epoch: int,
+    result: Result,
+    data: TrainingData,
+    metric: str,
+) -> Epoch:
     """Score a ranking of val; `metric` is the metric of the choice."""
-    settings = Scoring(METRICS, 0, 0, data.selection.train.golds)
+    train_golds = data.selection.train.golds
+    settings = Scoring(METRICS, 0, 0, train_golds)
     scored = score_result("val", result, data.val, settings)
     weighing = data.weighing
-    values = evaluate(result.run, data.val.qrels, [metric], weighing.claim_ids)[metric]
-    return scored_epoch(epoch, scored.report, values, weighing)
+    by_metric = evaluate(
+        result.run,
+        data.val.qrels,
+        [metric],
+        weighing.claim_ids,
+    )
+    return scored_epoch(epoch, scored.report, by_metric[metric], weighing)

@@ -59,33 +59,45 @@ class BaseVectors:
     ) -> BaseVectors:
         def by_id(records: Sequence[Claim | Source], texts: Sequence[str], side: Side) -> Vectors:
             name = f"{side}s, base model" if progress else None
-            vectors = encoder.encode(texts, side, store=store, progress=name)[0]
+            vectors, *_ = encoder.encode(texts, side, store=store, progress=name)
             ids = [record.id for record in records]
             return dict(zip(ids, vectors, strict=True))
 
-        return cls(
-            by_id(train.claims, rendering.claim_texts(train.claims), "claim"),
-            by_id(train.sources, rendering.source_texts(train.sources), "source"),
-        )
+        claim_texts = rendering.claim_texts(train.claims)
+        claim_vectors = by_id(train.claims, claim_texts, "claim")
+        source_texts = rendering.source_texts(train.sources)
+        source_vectors = by_id(train.sources, source_texts, "source")
+        return cls(claim_vectors, source_vectors)
 
     def claims(self, ids: Sequence[str]) -> Tensor:
         """Look up the vectors [n, dimensions] of claims, float32, without gradient."""
-        return torch.from_numpy(np.stack([self.claim_vectors[name] for name in ids]))
+        vectors = [self.claim_vectors[name] for name in ids]
+        return torch.from_numpy(np.stack(vectors))
 
     def sources(self, ids: Sequence[str]) -> Tensor:
         """Look up the vectors [n, dimensions] of sources, float32, without gradient."""
-        return torch.from_numpy(np.stack([self.source_vectors[name] for name in ids]))
+        vectors = [self.source_vectors[name] for name in ids]
+        return torch.from_numpy(np.stack(vectors))
 
 
-def pool_texts(sources: Sequence[Source], limit: int | None, seed: int) -> list[str]:
+def pool_texts(
+    sources: Sequence[Source],
+    limit: int | None,
+    seed: int,
+) -> list[str]:
     """List the papers' distinct titles and sentences, at most `limit`, drawn at random."""
     pooled = [source.title.strip() for source in sources]
-    sentences = (text for source in sources for text in split_sentences(source.abstract))
-    pooled += [text for text in sentences if len(text.split()) >= _FEWEST_WORDS]
-    texts = list(dict.fromkeys(filter(None, pooled)))
+    for source in sources:
+        for sentence in split_sentences(source.abstract):
+            words = sentence.split()
+            if len(words) >= _FEWEST_WORDS:
+                pooled.append(sentence)
+    filled = filter(None, pooled)
+    texts = list(dict.fromkeys(filled))
     if limit is None or len(texts) <= limit:
         return texts
-    return random.Random(seed).sample(texts, limit)
+    draw = random.Random(seed)
+    return draw.sample(texts, limit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,11 +115,16 @@ class AlignedTexts:
 
     def batch(self, epoch: int, index: int) -> tuple[list[Tokens], Tensor]:
         """Return the texts of the epoch's batch `index`, and their vectors [texts, dimensions]."""
-        if not (size := min(self.size, len(self.texts))):
+        count = len(self.texts)
+        size = min(self.size, count)
+        if not size:
             return [], torch.from_numpy(self.vectors)
-        order = np.random.default_rng((self.seed, epoch)).permutation(len(self.texts))
-        rows = order.take(range(index * size, (index + 1) * size), mode="wrap")
-        return [self.tokens[row] for row in rows], torch.from_numpy(self.vectors[rows])
+        draw = np.random.default_rng((self.seed, epoch))
+        order = draw.permutation(count)
+        first = index * size
+        rows = order.take(range(first, first + size), mode="wrap")
+        tokens = [self.tokens[row] for row in rows]
+        return tokens, torch.from_numpy(self.vectors[rows])
 
 
 @dataclass
@@ -126,7 +143,9 @@ class SourceTeacher:
 
     @property
     def sha256(self) -> str:
-        return content_hash([dict(self.encoder.weights or {}), dict(self.record.weights)])
+        own_weights = dict(self.encoder.weights or {})
+        recorded = dict(self.record.weights)
+        return content_hash([own_weights, recorded])
 
     def prepare(
         self,
@@ -142,52 +161,103 @@ class SourceTeacher:
         `untrained` identifies the student's base. If it is None, the saved state has the
         projection.
         """
-        recipe, losses = self.recipe, self.recipe.losses
-        student, encoder, is_first = self.student, self.encoder, world.is_first
+        self._encode_texts(train, store, world)
+        if folder is not None:
+            self._prepare_projection(train, store, untrained, folder)
+
+    def _encode_texts(
+        self,
+        train: Dataset,
+        store: Store,
+        world: World,
+    ) -> None:
+        """Set `base`, and `aligned` if a loss uses it."""
+        recipe = self.recipe
+        losses = recipe.losses
+        encoder = self.encoder
         seed = recipe.optimisation.seed
         most: int | None = losses.setting("aligned_texts", "most", Alignment.most)
         texts = pool_texts(train.sources, most, seed)
         with first_before_others(world):
-            self.base = BaseVectors.encode(encoder, recipe.rendering, train, store, is_first)
+            self.base = BaseVectors.encode(
+                encoder,
+                recipe.rendering,
+                train,
+                store,
+                world.is_first,
+            )
             if losses.needing("aligned_texts"):
-                name = "texts without labels, teacher" if is_first else None
+                name = "texts without labels, teacher" if world.is_first else None
                 vectors, _ = encoder.encode(texts, "claim", store=store, progress=name)
-                tokens = student.tokenize(texts, "claim")
+                tokens = self.student.tokenize(texts, "claim")
                 self.aligned = AlignedTexts(texts, tokens, vectors, seed)
-        if folder is None:
-            return
+
+    def _prepare_projection(
+        self,
+        train: Dataset,
+        store: Store,
+        untrained: Identity,
+        folder: Path,
+    ) -> None:
+        """Load the student's projection from `folder`, or fit it."""
+        student = self.student
         projection: Any = student.dense
         if (folder / FILE).is_file():
             initial = load_projection(folder, projection.in_features)
             projection.load_state_dict(initial.state_dict())
         else:
-            own = Encoder(student.model, student.tokenizer, student.settings, untrained)
-            texts = list(recipe.rendering.claim_texts(train.claims))
-            targets = self.base.claims([claim.id for claim in train.claims])
-            if self.aligned is not None:
-                texts += self.aligned.texts
-                targets = torch.cat((targets, torch.from_numpy(self.aligned.vectors)))
-            vectors, _ = own.encode(texts, "claim", store=store, progress="texts, student")
-            fit_projection(projection, torch.from_numpy(vectors), targets)
-        student.weights = Weights(projection=projection_hash(projection)).identity(untrained)
+            self._fit_projection(projection, train, store, untrained)
+        sha256 = projection_hash(projection)
+        weights = Weights(projection=sha256)
+        student.weights = weights.identity(untrained)
+
+    def _fit_projection(
+        self,
+        projection: Any,
+        train: Dataset,
+        store: Store,
+        untrained: Identity,
+    ) -> None:
+        """Fit the projection on the training's claims and the texts without labels."""
+        assert self.base is not None
+        student = self.student
+        own = Encoder(student.model, student.tokenizer, student.settings, untrained)
+        texts = list(self.recipe.rendering.claim_texts(train.claims))
+        claim_ids = [claim.id for claim in train.claims]
+        targets = self.base.claims(claim_ids)
+        if self.aligned is not None:
+            texts += self.aligned.texts
+            aligned = torch.from_numpy(self.aligned.vectors)
+            targets = torch.cat((targets, aligned))
+        vectors, _ = own.encode(texts, "claim", store=store, progress="texts, student")
+        fit_projection(projection, torch.from_numpy(vectors), targets)
 
 
-def load_teacher(recipe: RetrieverRecipe, student: Encoder, device: str | None) -> SourceTeacher:
+def load_teacher(
+    recipe: RetrieverRecipe,
+    student: Encoder,
+    device: str | None,
+) -> SourceTeacher:
     """Load the teacher, and add a projection into its space to `student`.
 
     The student's `source_encoder` is then the teacher's. Raises `UserError` if the teacher cannot
     be loaded, or renders sources differently.
     """
     assert recipe.teacher is not None
-    if student.settings.truncate_dim is not None:
+    name = recipe.teacher.name
+    dimensions = student.settings.truncate_dim
+    if dimensions is not None:
         allowed = "none, also in the model's folder: a student has its teacher's dimensions"
-        raise ConfigError("model.truncate_dim", student.settings.truncate_dim, allowed)
-    resolved = resolve(ModelConfig(recipe.teacher.name), device)
+        raise ConfigError("model.truncate_dim", dimensions, allowed)
+    resolved = resolve(ModelConfig(name), device)
     resolved.rendering_for(recipe.rendering)
     sources = resolved.encoder.source_encoder or resolved.encoder
-    revision = None if resolved.manifest is not None else resolved.base.revision
-    record = source_model(sources, recipe.teacher.name, revision)
-    student.dense = new_projection(student.dimensions, sources.dimensions).to(student.device)
+    revision: str | None = None
+    if resolved.manifest is None:
+        revision = resolved.base.revision
+    record = source_model(sources, name, revision)
+    projection = new_projection(student.dimensions, sources.dimensions)
+    student.dense = projection.to(student.device)
     student.projects = True
     student.source_encoder = sources
     return SourceTeacher(recipe, student, resolved.encoder, record)

@@ -8,7 +8,9 @@ the same texts and threads, and their vectors agree (1e-4). A step is a forward 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,20 @@ from scripts.benches.common import DataBench, Measured, Watch
 
 STEP = 16
 # Size of a head; three heads of queries share one of keys.
-HEAD, SHARED = 32, 3
-_DECODER: dict[str, Any] = {"head_dim": HEAD, "pad_token_id": 0}
-_GEMMA: dict[str, Any] = {**_DECODER, "query_pre_attn_scalar": HEAD}
+HEAD = 32
+SHARED = 3
+_DECODER: dict[str, Any] = {
+    "head_dim": HEAD,
+    "pad_token_id": 0,
+}
+_GEMMA: dict[str, Any] = {
+    **_DECODER,
+    "query_pre_attn_scalar": HEAD,
+}
+_BIDIRECTIONAL_GEMMA: dict[str, Any] = {
+    **_GEMMA,
+    "use_bidirectional_attention": True,
+}
 # Name -> transformers' class, config values besides sizes, pooling.
 MODELS: dict[str, tuple[str, dict[str, Any], Pooling]] = {
     "BERT": ("Bert", {}, "mean"),
@@ -35,7 +48,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], Pooling]] = {
     "Nomic BERT": ("NomicBert", {}, "mean"),
     "ModernBERT": ("ModernBert", {"pad_token_id": 0}, "mean"),
     "Qwen3": ("Qwen3", _DECODER, "last"),
-    "EmbeddingGemma": ("Gemma3Text", {**_GEMMA, "use_bidirectional_attention": True}, "mean"),
+    "EmbeddingGemma": ("Gemma3Text", _BIDIRECTIONAL_GEMMA, "mean"),
     "Gemma 3": ("Gemma3Text", _GEMMA, "last"),
 }
 
@@ -53,7 +66,10 @@ class Config(DataBench):
     claims: Number = 96
     width: Number = 384
     layers: Number = 6
-    models: tuple[str, ...] = list_field(tuple(MODELS), help="architectures, by name")
+    models: tuple[str, ...] = list_field(
+        tuple(MODELS),
+        help="architectures, by name",
+    )
 
     def check(self) -> None:
         for name in self.models:
@@ -62,19 +78,23 @@ class Config(DataBench):
 
 def run(config: Config) -> Measured:
     documents, claims = config.texts(config.documents, config.claims)
+    texts = documents + claims
+    pairs = min(STEP, len(claims), len(documents))
+    step_claims = claims[:pairs]
+    step_documents = documents[:pairs]
+
     whole = Watch(config.clock)
     table: dict[str, object] = {}
-    pairs = min(STEP, len(claims), len(documents))
     for name in config.models:
         with tempfile.TemporaryDirectory() as folder:
             pair = _Pair(name, Path(folder), config)
-        difference = pair.compare(documents + claims)
+        difference = pair.compare(texts)
         watch = Watch(config.clock)
-        sides = {
-            "ours encode": lambda pair=pair: pair.ours.encode(documents + claims, "source"),
-            "peer encode": lambda pair=pair: pair.peer_vectors(documents + claims),
-            "ours step": lambda pair=pair: pair.our_step(claims[:pairs], documents[:pairs]),
-            "peer step": lambda pair=pair: pair.peer_step(claims[:pairs], documents[:pairs]),
+        sides: dict[str, Callable[[], Any]] = {
+            "ours encode": partial(pair.ours.encode, texts, "source"),
+            "peer encode": partial(pair.peer_vectors, texts),
+            "ours step": partial(pair.our_step, step_claims, step_documents),
+            "peer step": partial(pair.peer_step, step_claims, step_documents),
         }
         watch.take_turns(sides, config.repeats)
         table[name] = {
@@ -86,7 +106,11 @@ def run(config: Config) -> Measured:
         }
         for part, seconds in watch.seconds.items():
             whole.seconds[f"{part} {name}"] = seconds
-    return {**whole.ratio("peer"), "architectures": table}
+
+    return {
+        **whole.ratio("peer"),
+        "architectures": table,
+    }
 
 
 class _Pair:
@@ -98,9 +122,10 @@ class _Pair:
 
         kind, values, pooling = MODELS[name]
         base = resolve(ModelConfig(common.MINILM), "cpu")
+        tokenizer = base.encoder.tokenizer
         heads = max(1, config.width // HEAD)
         sizes: dict[str, Any] = {
-            "vocab_size": len(base.encoder.tokenizer),
+            "vocab_size": len(tokenizer),
             "hidden_size": config.width,
             "num_hidden_layers": config.layers,
             "num_attention_heads": heads,
@@ -111,45 +136,62 @@ class _Pair:
         }
         if "head_dim" in values:
             sizes["num_key_value_heads"] = max(1, heads // SHARED)
+
         torch.manual_seed(common.SEED)
-        model_config = getattr(transformers, f"{kind}Config")(**sizes)
-        getattr(transformers, f"{kind}Model")(model_config).save_pretrained(folder)
-        base.encoder.tokenizer.save_pretrained(folder)
-        settings = EncoderSettings(pooling, max_length=base.encoder.settings.max_length)
+        config_class = getattr(transformers, f"{kind}Config")
+        model_config = config_class(**sizes)
+        model_class = getattr(transformers, f"{kind}Model")
+        model_class(model_config).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        max_length = base.encoder.settings.max_length
+        settings = EncoderSettings(pooling, max_length=max_length)
         write_modules(folder, settings, config.width)
+
         self.name = name
-        self.ours: Encoder = resolve(ModelConfig(str(folder)), "cpu").encoder
-        self.peer: Any = SentenceTransformer(str(folder), device="cpu")
+        place = str(folder)
+        self.ours: Encoder = resolve(ModelConfig(place), "cpu").encoder
+        self.peer: Any = SentenceTransformer(place, device="cpu")
 
     def compare(self, texts: list[str]) -> float:
         ours, _ = self.ours.encode(texts, "source")
-        return common.largest_difference(ours, self.peer_vectors(texts), 1e-4, self.name)
+        theirs = self.peer_vectors(texts)
+        return common.largest_difference(ours, theirs, 1e-4, self.name)
 
     def peer_vectors(self, texts: list[str]) -> np.ndarray:
-        return np.asarray(self.peer.encode(texts, show_progress_bar=False))
+        vectors = self.peer.encode(texts, show_progress_bar=False)
+        return np.asarray(vectors)
 
     def our_step(self, claims: list[str], documents: list[str]) -> None:
         self.ours.model.requires_grad_(True)
-        tokens = self.ours.tokenize(claims, "claim") + self.ours.tokenize(documents, "source")
+        claim_tokens = self.ours.tokenize(claims, "claim")
+        document_tokens = self.ours.tokenize(documents, "source")
+        tokens = claim_tokens + document_tokens
+
         order: list[int] = []
         parts: list[Tensor] = []
         for rows in self.ours.length_batches(tokens):  # as in training
-            parts.append(self.ours.vectors(self.ours.batch([tokens[row] for row in rows])))
+            picked = [tokens[row] for row in rows]
+            batch = self.ours.batch(picked)
+            parts.append(self.ours.vectors(batch))
             order += rows
-        _step(torch.cat(parts)[torch.tensor(order).argsort()], self.ours.model)
+        places = torch.tensor(order).argsort()
+        vectors = torch.cat(parts)[places]
+        _step(vectors, self.ours.model)
 
     def peer_step(self, claims: list[str], documents: list[str]) -> None:
         halves: list[Tensor] = []
         for texts in (claims, documents):  # one side at a time, like its trainer
             features = self.peer.preprocess(texts)
-            halves.append(self.peer(features)["sentence_embedding"])
+            output = self.peer(features)
+            halves.append(output["sentence_embedding"])
         _step(torch.cat(halves), self.peer)
 
 
 def _step(vectors: Tensor, model: torch.nn.Module) -> None:
     claims, documents = vectors.chunk(2)
     scores = claims @ documents.T / 0.05
-    loss = torch.nn.functional.cross_entropy(scores, torch.arange(len(scores)))
+    golds = torch.arange(len(scores))
+    loss = torch.nn.functional.cross_entropy(scores, golds)
     loss.backward()
     for parameter in model.parameters():
         parameter.grad = None

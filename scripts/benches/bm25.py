@@ -20,8 +20,13 @@ from claim2source.core.run import Run
 from claim2source.search.bm25 import BM25, BM25Index
 from scripts.benches.common import SEED, Bench, Measured, Watch, abstracts_and_posts
 
-DEPTH, SAMPLE = 100, 20
-WHITESPACE = BM25(analysis="whitespace", k1=1.5, b=0.75)
+DEPTH = 100
+SAMPLE = 20
+WHITESPACE = BM25(
+    analysis="whitespace",
+    k1=1.5,
+    b=0.75,
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,11 @@ class Config(Bench):
 
 def run(config: Config) -> Measured:
     draw = np.random.default_rng(SEED)
-    texts, posts = abstracts_and_posts(draw, config.documents, config.claims)
+    texts, posts = abstracts_and_posts(
+        draw,
+        config.documents,
+        config.claims,
+    )
     sources = [Source(f"s{i:06d}", abstract=text) for i, text in enumerate(texts)]
     claims = [Claim(f"c{i:06d}", text) for i, text in enumerate(posts)]
     watch = Watch(config.clock)
@@ -55,14 +64,22 @@ def run(config: Config) -> Measured:
     def peer() -> list[np.ndarray]:
         with watch("peer index"):
             index = BM25Okapi([source.abstract.split() for source in sources])
-        with watch("peer search", times=len(claims) / len(sample)):
+        times = len(claims) / len(sample)
+        with watch("peer search", times=times):
             scores = [index.get_scores(claim.text.split()) for claim in sample]
             return [row[np.argsort(row)[::-1][:DEPTH]] for row in scores]  # as get_top_n
 
     ranked = ours("ours", WHITESPACE)  # warms up
-    for claim, expected in zip(sample, peer(), strict=True):
+    for claim, peer_scores in zip(sample, peer(), strict=True):
         scores = [*ranked.scored(claim.id).values()]
-        if not np.allclose(scores, expected[: len(scores)], rtol=1e-4, atol=1e-5):
+        expected = peer_scores[: len(scores)]
+        is_same = np.allclose(
+            scores,
+            expected,
+            rtol=1e-4,
+            atol=1e-5,
+        )
+        if not is_same:
             raise UserError(f"the scores of claim {claim.text!r} differ from rank_bm25's")
     watch.seconds.clear()
     for _ in range(config.repeats):

@@ -27,7 +27,8 @@ from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.system import RunSettings, System, SystemRunner
 from scripts.benches.common import SEED, DataBench, Measured, Watch
 
-WHOLE, CASCADE = "whole list", "cascade"
+WHOLE = "whole list"
+CASCADE = "cascade"
 # First sources that are scored before anything is timed.
 WARM = 4
 
@@ -51,48 +52,75 @@ class Config(DataBench):
 
 def run(config: Config) -> Measured:
     systems = read_systems([config.systems])
+    names = list(systems)
     for key in ("whole", "cascade"):
-        require_one_of(key, getattr(config, key), list(systems))
+        chosen = getattr(config, key)
+        require_one_of(key, chosen, names)
     data = draw_claims(config)
     store = Store()
     settings = RunSettings(config.dataset, store=store, progress=False)
     whole = systems[config.whole]
-    first = replace(whole, stages=(), depth=whole.first_depth(1))
-    listed = SystemRunner(data, settings).run(first).result.run
+    depth = whole.first_depth(1)
+    first = replace(whole, stages=(), depth=depth)
+    runner = SystemRunner(data, settings)
+    listed = runner.run(first).result.run
 
     asked = data.claims[0]
-    short = Run.from_lists({asked.id: list(listed.scored(asked.id).items())[:WARM]})
+    warm_data = data.with_claims([asked])
+    scores = listed.scored(asked.id)
+    warm_scores = list(scores.items())[:WARM]
+    warm_run = Run.from_lists({asked.id: warm_scores})
     sides = {}
-    for side, system in ((WHOLE, whole), (CASCADE, systems[config.cascade])):
+    compared = {
+        WHOLE: whole,
+        CASCADE: systems[config.cascade],
+    }
+    for side, system in compared.items():
         stages = ready_stages(system, data.sources, store)
         sides[side] = partial(ask_alone, stages, data, listed)
-        ask_alone(stages, data.with_claims([asked]), short)  # reads models, counts terms
+        ask_alone(stages, warm_data, warm_run)  # reads models, counts terms
     watch = Watch(config.clock)
     watch.take_turns(sides, config.repeats)
+
     count = len(data.claims)
-    seconds = {side: round(took / count, 4) for side, took in watch.medians.items()}
-    longest = int(np.diff(listed.offsets).max())
-    ratio = watch.ratio(WHOLE, CASCADE)
-    return {**ratio, "seconds_per_claim": seconds, "claims": count, "longest_list": longest}
+    lengths = np.diff(listed.offsets)
+    seconds_per_claim: dict[str, float] = {}
+    for side, seconds in watch.medians.items():
+        seconds_per_claim[side] = round(seconds / count, 4)
+    return {
+        **watch.ratio(WHOLE, CASCADE),
+        "seconds_per_claim": seconds_per_claim,
+        "claims": count,
+        "longest_list": int(lengths.max()),
+    }
 
 
 def draw_claims(config: Config) -> Dataset:
     """Draw claims of the split; the seed fixes them."""
     data = load(config.dataset, config.split)
-    allowed = f"at most {len(data.claims)} of {config.dataset}"
-    require(config.claims <= len(data.claims), "claims", config.claims, allowed)
+    count = len(data.claims)
+    allowed = f"at most {count} of {config.dataset}"
+    require(config.claims <= count, "claims", config.claims, allowed)
+
     draw = np.random.default_rng([SEED, config.claims])
-    picks = draw.choice(len(data.claims), size=config.claims, replace=False)
-    return data.with_claims([data.claims[pick] for pick in sorted(picks.tolist())])
+    picks = draw.choice(count, size=config.claims, replace=False)
+    in_order = sorted(picks.tolist())
+    claims = [data.claims[pick] for pick in in_order]
+    return data.with_claims(claims)
 
 
-def ready_stages(system: System, pool: Sequence[Source], store: Store) -> list[Stage]:
+def ready_stages(
+    system: System,
+    pool: Sequence[Source],
+    store: Store,
+) -> list[Stage]:
     """Give stages what an index has: the pool's counts and vectors, but no scores of pairs."""
     stages: list[Stage] = []
     for stage in system.stages:
         kept = None if isinstance(stage.stage, Reranker) else store
         runtime = SystemRuntime(kept, progress=False)
-        stages.append(stage.with_runtime(runtime).with_corpus_stats(pool).stage)
+        ready = stage.with_runtime(runtime).with_corpus_stats(pool)
+        stages.append(ready.stage)
     return stages
 
 
@@ -101,4 +129,5 @@ def ask_alone(stages: Sequence[Stage], data: Dataset, listed: Run) -> None:
     for claim in data.claims:
         ranked = listed
         for stage in stages:
-            ranked = stage.apply([claim], data.sources, ranked).run
+            staged = stage.apply([claim], data.sources, ranked)
+            ranked = staged.run

@@ -44,21 +44,37 @@ def run(config: Config) -> Measured:
         "plain": (config.batch, False),
         "chunked_large": (config.batch * GROWS, True),
     }
-    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
-        sides = {name: partial(pool.submit, step, config, *kind) for name, kind in kinds.items()}
+    context = get_context("spawn")
+    with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as pool:
+        sides = {}
+        for name, kind in kinds.items():
+            sides[name] = partial(pool.submit, step, config, *kind)
         steps = Watch().take_turns(sides, config.repeats)
-    by_kind = {}
+
+    peak = {}
+    added = {}
+    losses = {}
     for name, jobs in steps.items():
-        by_kind[name] = np.array([job.result() for job in jobs]).T
-    peak = {name: peaks for name, (peaks, _, _) in by_kind.items()}
-    added = {name: peaks - before for name, (peaks, before, _) in by_kind.items()}
+        peaks, before, loss = np.array([job.result() for job in jobs]).T
+        peak[name] = peaks
+        added[name] = peaks - before
+        losses[name] = loss
     # Dropout is the same on both sides, because the chunks are.
-    common.largest_difference(by_kind["chunked"][2], by_kind["plain"][2], 3e-4, "losses of chunks")
+    common.largest_difference(
+        losses["chunked"],
+        losses["plain"],
+        3e-4,
+        "losses of chunks",
+    )
+
     chunked = np.maximum(added["chunked"], 0.1)  # a step that adds nothing measurable
+    plain_by_chunked = added["plain"] / chunked
+    growth = peak["chunked_large"] / peak["chunked"]
+    growth_above_start = added["chunked_large"] / chunked
     return {
-        **measured_ratio(added["plain"] / chunked),
-        **measured_ratio(peak["chunked_large"] / peak["chunked"], "growth_"),
-        **measured_ratio(added["chunked_large"] / chunked, "growth_above_start_"),
+        **measured_ratio(plain_by_chunked),
+        **measured_ratio(growth, "growth_"),
+        **measured_ratio(growth_above_start, "growth_above_start_"),
         "peak_mib": {name: median(values, 1) for name, values in peak.items()},
     }
 
@@ -76,26 +92,42 @@ def step(
     from claim2source.training.losses import info_nce
     from claim2source.training.module import GradCache
 
-    encoder = resolve(ModelConfig(common.MINILM, pooling="mean", max_length=TOKENS)).encoder
+    model_config = ModelConfig(
+        common.MINILM,
+        pooling="mean",
+        max_length=TOKENS,
+    )
+    encoder = resolve(model_config).encoder
     encoder.model.train().requires_grad_(True)
     torch.manual_seed(SEED)
     draw = torch.Generator().manual_seed(SEED)
     highest = int(encoder.model.config.vocab_size)
-    rows = torch.randint(1000, highest, (2 * batch, TOKENS), generator=draw)
+    shape = (2 * batch, TOKENS)
+    rows = torch.randint(1000, highest, shape, generator=draw)
     tokens = [Tokens(tuple(row)) for row in rows.tolist()]
 
     def encode(picked: Sequence[int]) -> torch.Tensor:
-        return encoder.vectors(encoder.batch([tokens[row] for row in picked]))
+        texts = [tokens[row] for row in picked]
+        return encoder.vectors(encoder.batch(texts))
 
     def batch_loss(vectors: torch.Tensor) -> torch.Tensor:
+        claims = vectors[:batch]
+        sources = vectors[batch:]
+        golds = torch.arange(batch)
         masked = torch.zeros(batch, batch, dtype=torch.bool)
-        return info_nce(vectors[:batch], vectors[batch:], torch.arange(batch), masked, 0.05)
+        return info_nce(claims, sources, golds, masked, 0.05)
 
-    optimizer = torch.optim.AdamW(encoder.model.parameters(), lr=1e-5, fused=True)
+    optimizer = torch.optim.AdamW(
+        encoder.model.parameters(),
+        lr=1e-5,
+        fused=True,
+    )
     before = peak_memory()
-    chunks = length_chunks([len(text.ids) for text in tokens], CHUNK)
+    lengths = [len(text.ids) for text in tokens]
+    chunks = length_chunks(lengths, CHUNK)
     cache = GradCache(chunks, encode, batch_loss, not chunked)
     loss = cache.forward()
     cache.backward(loss)
     optimizer.step()
-    return peak_memory() / 2**20, before / 2**20, loss.item()
+    peak = peak_memory()
+    return peak / 2**20, before / 2**20, loss.item()

@@ -68,12 +68,17 @@ CLIENTS = 8
 WARM = 5  # posts that are asked about before anything is timed
 COLD = 20  # first posts of a server whose files are not in memory
 # Seconds between two looks at the disk, and looks for a line.
-SECONDS, ROUNDS = 3, 10
+SECONDS = 3
+ROUNDS = 10
 IN_PROCESS = "in process"
 ONE_CLIENT = "one client"
 VENUE = "Journal of One in a Hundred"
 LANGUAGE = "de"
-FILTERS = {"all": Where(), "1 in 10": Where(language=LANGUAGE), "1 in 100": Where(venue=VENUE)}
+FILTERS = {
+    "all": Where(),
+    "1 in 10": Where(language=LANGUAGE),
+    "1 in 100": Where(venue=VENUE),
+}
 
 
 @dataclass(frozen=True)
@@ -99,14 +104,23 @@ def made_up(config: Config, dense: Dense) -> Iterator[Rows]:
     for source in demo:
         distinct.update(split_sentences(source.abstract))
     sentences = sorted(distinct)
-    encoded = dense.encoder.encode(sentences, "source", store=Store(), progress=None)[0]
-    words, analyser = [f"w{i:x}" for i in range(max(100, count // 2))], Analyser(BM25())
+    encoded, _ = dense.encoder.encode(
+        sentences,
+        "source",
+        store=Store(),
+        progress=None,
+    )
+    word_count = max(100, count // 2)
+    words = [f"w{i:x}" for i in range(word_count)]
+
+    analyser = Analyser(BM25())
     # Texts are analysed word by word: each of them once.
     sentence_terms = analyser.texts(sentences)
     title_terms = analyser.texts([source.title for source in demo])
     for start in range(0, count, BATCH):
         size = min(BATCH, count - start)
-        own = [f"{text.capitalize()}." for text in zipf_texts(draw, words, np.full(size, 8))]
+        lengths = np.full(size, 8)
+        own = [f"{text.capitalize()}." for text in zipf_texts(draw, words, lengths)]
         picks = draw.integers(len(sentences), size=(size, SENTENCES + 2))
         title_picks = draw.integers(len(demo), size=size)
         own_terms = analyser.texts(own)
@@ -114,36 +128,57 @@ def made_up(config: Config, dense: Dense) -> Iterator[Rows]:
         terms = []
         for i, (row, text) in enumerate(zip(picks, own, strict=True)):
             number = start + i
+            title_pick = title_picks[i]
             abstract = " ".join([*(sentences[j] for j in row[:SENTENCES]), text])
             venue = "" if number % 100 else VENUE
-            source = Source(f"s{number:08d}", demo[title_picks[i]].title, abstract, venue=venue)
-            words_of = [*title_terms[title_picks[i]]]
+            title = demo[title_pick].title
+            source = Source(f"s{number:08d}", title, abstract, venue=venue)
+            language = "en" if number % 10 else LANGUAGE
+            papers.append(Paper(source, lang=language))
+
+            paper_terms = [*title_terms[title_pick]]
             for j in row[:SENTENCES]:
-                words_of += sentence_terms[j]
-            terms.append(" ".join([*words_of, *own_terms[i]]))
-            papers.append(Paper(source, lang="en" if number % 10 else LANGUAGE))
-        near = np.einsum("s,psd->pd", PARTS, encoded[picks[:, [0, -1, -2]]])
-        noise = draw.standard_normal(near.shape) / np.sqrt(near.shape[1])
-        vectors = near / np.linalg.norm(near, axis=1, keepdims=True) + NOISE * noise
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+                paper_terms += sentence_terms[j]
+            paper_terms += own_terms[i]
+            terms.append(" ".join(paper_terms))
+
+        vectors = _mixed_vectors(encoded, picks, draw)
         # The last sentence, which nobody encodes, has another's vector.
-        vectors_of = None
+        sentence_vectors = None
         if config.sentences:
-            vectors_of = [*half(encoded)[picks[:, : SENTENCES + 1]]]
+            sentence_picks = picks[:, : SENTENCES + 1]
+            sentence_vectors = [*half(encoded)[sentence_picks]]
         yield Rows(
             papers,
             terms,
             half(vectors),
             [paper_stamp(paper) for paper in papers],
-            vectors_of,
+            sentence_vectors,
         )
+
+
+def _mixed_vectors(
+    encoded: np.ndarray,
+    picks: np.ndarray,
+    draw: np.random.Generator,
+) -> np.ndarray:
+    """Mix each paper's vector from those of three of its sentences and noise."""
+    mixed = picks[:, [0, -1, -2]]
+    near = np.einsum("s,psd->pd", PARTS, encoded[mixed])
+    dimensions = near.shape[1]
+    noise = draw.standard_normal(near.shape) / np.sqrt(dimensions)
+    near_lengths = np.linalg.norm(near, axis=1, keepdims=True)
+    vectors: np.ndarray = near / near_lengths + NOISE * noise
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors
 
 
 class DiskWatch:
     """Note the most bytes that a folder takes, and write a line for each half a minute."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.most = folder, 0
+        self.folder = folder
+        self.most = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -162,7 +197,7 @@ class DiskWatch:
             self.most = max(self.most, size)
             rounds += 1
             if rounds % ROUNDS == 0:
-                note("running", disk_mb=round(size / 2**20))
+                note("running", disk_mb=_mebibytes(size))
 
 
 def folder_bytes(folder: Path) -> int:
@@ -176,9 +211,20 @@ def folder_bytes(folder: Path) -> int:
 
 def note(stage: str, **values: object) -> None:
     """Write a line of what is measured so far to stderr."""
-    memory = {"peak_mb": round(peak_memory() / 2**20)}
-    line = {"at": time.strftime("%H:%M:%S"), "stage": stage, **values, **memory}
-    print(json.dumps(line), file=sys.stderr, flush=True)
+    peak_mb = _mebibytes(peak_memory())
+    line = {
+        "at": time.strftime("%H:%M:%S"),
+        "stage": stage,
+        **values,
+        "peak_mb": peak_mb,
+    }
+    text = json.dumps(line)
+    print(text, file=sys.stderr, flush=True)
+
+
+def _mebibytes(size: float) -> int:
+    """Write bytes as whole MiB."""
+    return round(size / 2**20)
 
 
 def build(folder: Path, config: Config, dense: Dense) -> Measured:
@@ -194,31 +240,45 @@ def build(folder: Path, config: Config, dense: Dense) -> Measured:
                     engine.upsert(rows)
                 bar.update(len(rows))
         memory["written"] = peak_memory()
-        note("written", seconds=round(sum(watch.seconds["write"])))
+        seconds = sum(watch.seconds["write"])
+        note("written", seconds=round(seconds))
         with watch("build"), cpu("build"):
             engine.build()
     memory["most"] = peak_memory()
-    note("built", seconds=round(sum(watch.seconds["build"])))
+    seconds = sum(watch.seconds["build"])
+    note("built", seconds=round(seconds))
     engine.close()
+
     size = folder_bytes(folder)
+    most = max(size, disk.most)
+    manifest = engine.manifest
     return {
-        "seconds": {part: round(sum(took), 1) for part, took in watch.seconds.items()},
-        "cpu_seconds": {part: round(sum(took), 1) for part, took in cpu.seconds.items()},
-        "disk_mb": round(size / 2**20),
-        "most_disk_mb": round(max(size, disk.most) / 2**20),
-        "memory_mb": {moment: round(peak / 2**20) for moment, peak in memory.items()},
-        "partitions": engine.manifest.partitions,
-        "probes": engine.manifest.probes,
-        "refined": engine.manifest.refined,
-        "recall": round(engine.manifest.recall, 4),
+        "seconds": _totals(watch),
+        "cpu_seconds": _totals(cpu),
+        "disk_mb": _mebibytes(size),
+        "most_disk_mb": _mebibytes(most),
+        "memory_mb": {moment: _mebibytes(peak) for moment, peak in memory.items()},
+        "partitions": manifest.partitions,
+        "probes": manifest.probes,
+        "refined": manifest.refined,
+        "recall": round(manifest.recall, 4),
     }
+
+
+def _totals(watch: Watch) -> dict[str, float]:
+    """Sum the seconds of each part."""
+    totals: dict[str, float] = {}
+    for part, took in watch.seconds.items():
+        totals[part] = round(sum(took), 1)
+    return totals
 
 
 def run(config: Config) -> Measured:
     # The engine says when it begins with a search index.
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     logging.getLogger("claim2source.search.engine").setLevel(logging.INFO)
-    texts = [claim.text for claim in load("demo", "test").claims]
+    claims = load("demo", "test").claims
+    texts = [claim.text for claim in claims]
     dense = Dense(ModelConfig())
     posts = [texts[i % len(texts)] for i in range(config.requests)]
     with tempfile.TemporaryDirectory() as folder:
@@ -228,7 +288,8 @@ def run(config: Config) -> Measured:
         forget(index)
         with served(index, config) as (host, _):
             cold = over_http(host, posts[:COLD])
-        note("cold", p95_ms=round(1000 * float(np.percentile(cold, 95))))
+        note("cold", p95_ms=_whole_p95(cold))
+
         finder = Finder(open_index(index), sentences=config.sentences)
         with served(index, config) as (host, server):
             calls = {
@@ -242,27 +303,41 @@ def run(config: Config) -> Measured:
             before = sum(server.cpu_times()[:2])
             over_http(host, posts)
             spent = sum(server.cpu_times()[:2]) - before
-            memory = round(server.memory_info().rss / 2**20)
-        p95 = {name: round(1000 * float(np.percentile(took, 95))) for name, took in seconds.items()}
+            memory = _mebibytes(server.memory_info().rss)
+        p95 = {name: _whole_p95(took) for name, took in seconds.items()}
         note("asked", p95_ms=p95, server_mb=memory)
         shares = recall(finder.engine, posts, dense)
+
     percentiles: dict[str, dict[str, np.ndarray]] = {}
-    for name, took in {**seconds, "cold": [cold]}.items():
-        own = {}
-        for percent in (50, 95):
-            own[f"p{percent}"] = 1000 * np.percentile(took, percent, axis=1)
-        percentiles[name] = own
     milliseconds: dict[str, dict[str, float]] = {}
-    for name, own in percentiles.items():
-        milliseconds[name] = {key: median(values, 1) for key, values in own.items()}
+    all_seconds = {**seconds, "cold": [cold]}
+    for name, took in all_seconds.items():
+        own = {}
+        rounded: dict[str, float] = {}
+        for percent in (50, 95):
+            values = 1000 * np.percentile(took, percent, axis=1)
+            own[f"p{percent}"] = values
+            rounded[f"p{percent}"] = median(values, 1)
+        percentiles[name] = own
+        milliseconds[name] = rounded
+
+    in_process_p95 = percentiles[IN_PROCESS]["p95"]
+    one_client_p95 = percentiles[ONE_CLIENT]["p95"]
+    cpu_ms = 1000 * spent / len(posts)
     return {
-        **measured_ratio(percentiles[IN_PROCESS]["p95"] / percentiles[ONE_CLIENT]["p95"]),
+        **measured_ratio(in_process_p95 / one_client_p95),
         "recall_of_posts": shares,
         "milliseconds": milliseconds,
         **built,
         "server_mb": memory,
-        "cpu_ms": round(1000 * spent / len(posts), 1),
+        "cpu_ms": round(cpu_ms, 1),
     }
+
+
+def _whole_p95(seconds: Sequence[float]) -> int:
+    """Compute the 95th percentile in whole milliseconds."""
+    p95 = float(np.percentile(seconds, 95))
+    return round(1000 * p95)
 
 
 def recall(
@@ -271,16 +346,24 @@ def recall(
     dense: Dense,
 ) -> dict[str, float]:
     """Compute recall@100 of posts against the comparison of all vectors, by filter."""
-    vectors = dense.encoder.encode(posts, "claim", store=None, progress=None)[0]
+    vectors, _ = dense.encoder.encode(
+        posts,
+        "claim",
+        store=None,
+        progress=None,
+    )
     shares = {}
     for name, conditions in FILTERS.items():
         best = best_scores(vectors, engine.vectors(conditions))
         parts = []
         for vector, truth in zip(vectors, best, strict=True):
             threshold = truth.min() - 1e-5  # ties have no order
-            hits = sum(score >= threshold for _, score in engine.dense(vector, DEPTH, conditions))
-            parts.append(min(hits, len(truth)) / len(truth))
-        shares[name] = round(float(np.mean(parts)), 4)
+            found = engine.dense(vector, DEPTH, conditions)
+            hits = sum(score >= threshold for _, score in found)
+            count = len(truth)
+            parts.append(min(hits, count) / count)
+        mean = float(np.mean(parts))
+        shares[name] = round(mean, 4)
         note("recall", among=name, recall=shares[name])
     return shares
 
@@ -288,24 +371,34 @@ def recall(
 def forget(folder: Path) -> None:
     """Have the system drop a folder's files from its page cache."""
     for path in folder.rglob("*"):
-        if path.is_file():
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if not path.is_file():
+            continue
+        with open(path, "rb") as file:
+            descriptor = file.fileno()
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 @contextmanager
 def served(index: Path, config: Config) -> Iterator[tuple[str, psutil.Process]]:
     """Serve an index; give its address and the process."""
-    command = [sys.executable, str(SERVE), "--index", str(index)]
-    command += ["--port", "0", "--rate", "0"] + ["--no_sentences"] * (not config.sentences)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+    command = [sys.executable, str(SERVE)]
+    command += ["--index", str(index)]
+    command += ["--port", "0"]
+    command += ["--rate", "0"]
+    if not config.sentences:
+        command.append("--no_sentences")
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
         try:
             assert server.stdout is not None
-            line = server.stdout.readline().split()
-            if len(line) < 4:
+            words = server.stdout.readline().split()
+            if len(words) < 4:
                 raise UserError("the server did not start")
-            yield line[3], psutil.Process(server.pid)
+            yield words[3], psutil.Process(server.pid)
         finally:
             server.terminate()
             server.communicate()
@@ -317,7 +410,8 @@ def over_http(host: str, posts: Sequence[str]) -> list[float]:
     with httpx2.Client(timeout=120, trust_env=False) as client:  # not by a proxy
         for post in posts:
             with watch(ONE_CLIENT):
-                client.post(f"{host}api/v1/find", json={"post": post}).raise_for_status()
+                response = client.post(f"{host}api/v1/find", json={"post": post})
+                response.raise_for_status()
     return watch.seconds.get(ONE_CLIENT, [])
 
 
@@ -334,7 +428,8 @@ def at_once(host: str, posts: Sequence[str]) -> list[float]:
     """Ask with several clients, each about its share of the posts."""
     with ThreadPoolExecutor(CLIENTS) as pool:
         shares = [posts[client::CLIENTS] for client in range(CLIENTS)]
+        ask = partial(over_http, host)
         found: list[float] = []
-        for seconds in pool.map(partial(over_http, host), shares):
+        for seconds in pool.map(ask, shares):
             found += seconds
         return found

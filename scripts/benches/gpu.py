@@ -49,13 +49,20 @@ from scripts.flops import ModelShape
 from scripts.plan import peak_flops
 
 SIZES = "hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads"
+
+
+def _sizes(*values: int) -> dict[str, int]:
+    """Name a model's sizes."""
+    return dict(zip(SIZES.split(), values, strict=True))
+
+
 # Sizes of a test, and of the run that is killed and resumed: 1.2 billion weights. Without sizes,
 # transformers' Mistral has 7 billion.
-TINY = dict(zip(SIZES.split(), (32, 64, 2, 4, 2), strict=True))
-MIDDLE = dict(zip(SIZES.split(), (2048, 7168, 20, 16, 4), strict=True))
+TINY = _sizes(32, 64, 2, 4, 2)
+MIDDLE = _sizes(2048, 7168, 20, 16, 4)
 QWEN = {
-    "Qwen3-Reranker-0.6B": dict(zip(SIZES.split(), (1024, 3072, 28, 16, 8), strict=True)),
-    "Qwen3-Reranker-8B": dict(zip(SIZES.split(), (4096, 12_288, 36, 32, 8), strict=True)),
+    "Qwen3-Reranker-0.6B": _sizes(1024, 3072, 28, 16, 8),
+    "Qwen3-Reranker-8B": _sizes(4096, 12_288, 36, 32, 8),
 }
 POSTS = ["new study: masks cut outbreaks", "sleep"]
 
@@ -79,9 +86,15 @@ class Config(DataBench):
 def run(config: Config) -> Measured:
     if not config.tiny and not torch.cuda.is_available():
         return {"ratio": None, "device": None}
-    device = "CPU, tiny model" if config.tiny else torch.cuda.get_device_name()
+    if config.tiny:
+        device = "CPU, tiny model"
+        claims = 4
+        documents = 9
+    else:
+        device = torch.cuda.get_device_name()
+        claims = 64
+        documents = 2000
     peak = peak_flops(device)
-    claims, documents = (4, 9) if config.tiny else (64, 2000)
     parts: dict[str, Callable[[], Measured]] = {
         "attention": partial(attend, config),
         "run": partial(whole_run, config),
@@ -89,10 +102,16 @@ def run(config: Config) -> Measured:
         "training, checkpointing True": partial(train, config, peak, claims, True),
         "encoding": partial(encode, config, peak, documents),
     }
-    parts |= {f"pairs, {name}": partial(rerank, config, shape) for name, shape in QWEN.items()}
+    for name, sizes in QWEN.items():
+        parts[f"pairs, {name}"] = partial(rerank, config, sizes)
+
     results = {name: measured(name, part) for name, part in parts.items()}
     shares = [row["share"] for row in results.values() if "loss" in row]
-    return {"ratio": max(shares, default=None), "device": device, **results}
+    return {
+        "ratio": max(shares, default=None),
+        "device": device,
+        **results,
+    }
 
 
 def measured(name: str, part: Callable[[], Measured]) -> dict[str, Any]:
@@ -100,17 +119,28 @@ def measured(name: str, part: Callable[[], Measured]) -> dict[str, Any]:
     try:
         result = part()
     except Exception as error:  # kernels raise errors of many kinds
-        result = {"failed": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
-    print(json.dumps({name: result}), file=sys.stderr, flush=True)
+        first_line = str(error).partition("\n")[0]
+        result = {"failed": f"{type(error).__name__}: {first_line}"}
+    line = json.dumps({name: result})
+    print(line, file=sys.stderr, flush=True)
     gc.collect()
     torch.cuda.empty_cache()
     return result
 
 
-def random_model(kind: Any, device: str, sizes: Mapping[str, Any]) -> Any:
+def random_model(
+    kind: Any,
+    device: str,
+    sizes: Mapping[str, Any],
+) -> Any:
     """Make a Mistral or Qwen3 with random bf16 weights and MiniLM's tokenizer."""
     tokenizer: Any = resolve(ModelConfig(MINILM), "cpu").encoder.tokenizer
-    shape = kind(vocab_size=len(tokenizer), use_cache=False, sliding_window=None, **sizes)
+    shape = kind(
+        vocab_size=len(tokenizer),
+        use_cache=False,
+        sliding_window=None,
+        **sizes,
+    )
     torch.manual_seed(SEED)
     with torch.device(device):
         network: Any = MistralModel if kind is MistralConfig else Qwen3ForCausalLM
@@ -123,7 +153,10 @@ def make_encoder(config: Config) -> Encoder:
     sizes = TINY if config.tiny else {}
     model, tokenizer = random_model(MistralConfig, config.device, sizes)
     model.config.is_causal = False
-    settings = EncoderSettings(max_length=config.tokens, dtype="bfloat16")
+    settings = EncoderSettings(
+        max_length=config.tokens,
+        dtype="bfloat16",
+    )
     return Encoder(model, tokenizer, settings, None)
 
 
@@ -143,25 +176,32 @@ def train(
         precision="bf16",
         save_every=0,
     )
-    model = ModelConfig(dtype="bfloat16")
-    lora = LoraConfig(r=16, dropout=0.0)
-    recipe = RetrieverRecipe(tuning="lora", model=model, lora=lora, optimisation=optimisation)
+    recipe = RetrieverRecipe(
+        tuning="lora",
+        model=ModelConfig(dtype="bfloat16"),
+        lora=LoraConfig(r=16, dropout=0.0),
+        optimisation=optimisation,
+    )
     planned = plan_memory_here(recipe, encoder.model, config.tokens, 1)
     adapt(encoder, planned.recipe)
     recipe, _ = planned.calibrate(encoder)
     drawing = training.Config(texts=config.dataset, batch_size=claims)
-    _, rows, texts = pairs = training.draw_pairs(drawing, config.repeats)
+    pairs = training.draw_pairs(drawing, config.repeats)
+    _, rows, texts = pairs
     if not config.tiny:
         torch.cuda.reset_peak_memory_stats()
+
     steps = training.train(encoder, recipe.optimisation, pairs, "bf16-mixed")
     seconds = statistics.median(steps.seconds)
     share = claims / len(rows) / seconds
-    figures = rates(encoder, [text for pair in texts for text in pair], share, peak, trained=True)
+    both_sides = [text for pair in texts for text in pair]
+    figures = rates(encoder, both_sides, share, peak, trained=True)
+    peak_bytes = peak_memory(gpu=not config.tiny)
     return figures | {
         "chunk_tokens": recipe.optimisation.chunk_tokens,
         "loss": steps.losses[-1],
         "seconds": round(seconds, 4),
-        "peak_mb": round(peak_memory(gpu=not config.tiny) / 2**20),
+        "peak_mb": round(peak_bytes / 2**20),
         "predicted_mb": round(planned.memory.total / 2**20),
     }
 
@@ -169,10 +209,12 @@ def train(
 def encode(config: Config, peak: float, documents: int) -> Measured:
     encoder = make_encoder(config)
     texts, _ = config.texts(documents, 1)
-    encoder.encode(texts[: max(1, len(texts) // 8)], "source")
+    warm = max(1, len(texts) // 8)
+    encoder.encode(texts[:warm], "source")
     seconds = encoder.encode(texts, "source")[1].seconds
     figures = rates(encoder, texts, 1 / seconds, peak)
-    return figures | {"documents_per_second": round(len(texts) / seconds, 2)}
+    rate = len(texts) / seconds
+    return figures | {"documents_per_second": round(rate, 2)}
 
 
 def rates(
@@ -183,51 +225,81 @@ def rates(
     trained: bool = False,
 ) -> Measured:
     """Compute tokens and FLOPs per second, if the texts are encoded `times` per second."""
-    lengths = [len(text.ids) for text in encoder.tokenize(texts, "source")]
+    tokens = encoder.tokenize(texts, "source")
+    lengths = [len(text.ids) for text in tokens]
     flops = ModelShape.of(encoder.model)
     if trained:
         operations = flops.training(lengths, "lora")
     else:
         operations = flops.forward(lengths)
-    share = round(operations * times / peak, 4)
-    return {"share": share, "tokens_per_second": round(sum(lengths) * times, 1)}
+    share = operations * times / peak
+    tokens_per_second = sum(lengths) * times
+    return {
+        "share": round(share, 4),
+        "tokens_per_second": round(tokens_per_second, 1),
+    }
 
 
 def attend(config: Config) -> Measured:
     """Compare bf16 attention over packed texts with float32 over each text, with gradients."""
-    heads, keys, size = (4, 1, 8) if config.tiny else (32, 8, 128)  # as in Mistral-7B
     if config.tiny:
+        heads = 4
+        keys = 1
+        size = 8
         lengths = [3, 9, 5]
     else:
+        # as in Mistral-7B
+        heads = 32
+        keys = 8
+        size = 128
         lengths = [17, 512, 130, 255, 64] * 8
-    bounds = torch.tensor([0, *accumulate(lengths)], device=config.device, dtype=torch.int32)
+    bounds = torch.tensor(
+        [0, *accumulate(lengths)],
+        device=config.device,
+        dtype=torch.int32,
+    )
     torch.manual_seed(SEED)
-    shapes = [(sum(lengths), count, size) for count in (heads, keys, keys)]
+    total = sum(lengths)
+    shapes = [(total, count, size) for count in (heads, keys, keys)]
     inputs = [torch.randn(shape, device=config.device) for shape in shapes]
     kernel = None if config.tiny else flash_varlen()
 
     def by_text(*sides: Tensor) -> Tensor:
         parts = [side.transpose(0, 1).split(lengths, dim=1) for side in sides]
         dot = partial(scaled_dot_product_attention, enable_gqa=True)
-        return torch.cat([dot(*text) for text in zip(*parts, strict=True)], 1).transpose(0, 1)
+        outputs = [dot(*text) for text in zip(*parts, strict=True)]
+        return torch.cat(outputs, 1).transpose(0, 1)
 
     def packed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if kernel:
-            return kernel(q, k, v, bounds, max(lengths), None, False)
+            longest = max(lengths)
+            return kernel(q, k, v, bounds, longest, None, False)
         return by_text(q, k, v)
 
     results = []
-    for attention, dtype in ((by_text, torch.float32), (packed, torch.bfloat16)):
+    compared = (
+        (by_text, torch.float32),
+        (packed, torch.bfloat16),
+    )
+    for attention, dtype in compared:
         copies = [side.to(dtype, copy=True).requires_grad_() for side in inputs]
         output = attention(*copies)
-        output.float().square().mean().backward()
-        results.append([output, *(side.grad for side in copies if side.grad is not None)])
-    errors = {
-        name: round(float(((ours.float() - exact).norm() / exact.norm()).detach()), 5)
-        for name, exact, ours in zip(("output", "q", "k", "v"), *results, strict=True)
+        loss = output.float().square().mean()
+        loss.backward()
+        gradients = [side.grad for side in copies if side.grad is not None]
+        results.append([output, *gradients])
+
+    names = ("output", "q", "k", "v")
+    errors: dict[str, float] = {}
+    for name, exact, ours in zip(names, *results, strict=True):
+        difference = ours.float() - exact
+        error = difference.norm() / exact.norm()
+        errors[name] = round(float(error.detach()), 5)
+    return {
+        "kernel": getattr(kernel, "__name__", None),
+        **errors,
+        "right": max(errors.values()) < 0.02,
     }
-    name = getattr(kernel, "__name__", None)
-    return {"kernel": name, **errors, "right": max(errors.values()) < 0.02}
 
 
 def whole_run(config: Config) -> Measured:
@@ -239,41 +311,58 @@ def whole_run(config: Config) -> Measured:
         base = Path(folder, "base")
         run = Path(folder, "run")
         out = Path(folder, "out")
-        for part in random_model(MistralConfig, "cpu", TINY if config.tiny else MIDDLE):
+        sizes = TINY if config.tiny else MIDDLE
+        for part in random_model(MistralConfig, "cpu", sizes):
             part.save_pretrained(base)
+
         size = "--model.dtype bfloat16 --optimisation.precision bf16"
         size = "--data.limit 64 --device cpu" if config.tiny else size
         words = f"""--model.name {base} --model.pooling mean --model.bidirectional true --out {run}
             --model.max_length 128 --data.dataset demo --tuning lora --wandb.mode off
             --optimisation.epochs 2 --optimisation.save_every 2 --optimisation.batch_size 32
             --optimisation.warmup_ratio 0 --store {folder}/store {size}"""
-        for name, command in {
+        commands = {
             "killed": f"train/finetune.py {words}",
             "resumed": f"train/finetune.py {words} --resume",
             "merged": f"train/merge.py --checkpoints {run}/checkpoints/epoch-2 --out {out}",
-        }.items():
+        }
+        for name, command in commands.items():
             started = time.perf_counter()
             log = Path(folder, f"{name}.log")
-            with log.open("w") as file:
-                process = subprocess.Popen(
-                    [sys.executable, *command.split()],
-                    cwd=Path(__file__).resolve().parents[2],
-                    stdout=file,
-                    stderr=subprocess.STDOUT,
-                )
-                while process.poll() is None:
-                    if name == "killed" and (run / "state.pt").is_file():
-                        process.kill()
-                    time.sleep(0.2)
-            ended = process.wait()
-            figures[name] = ended == (-signal.SIGKILL if name == "killed" else 0)
-            figures[f"seconds_{name}"] = round(time.perf_counter() - started, 1)
+            is_killed = name == "killed"
+            kill_after = run / "state.pt" if is_killed else None
+            ended = _execute(command, log, kill_after)
+            expected = -signal.SIGKILL if is_killed else 0
+            seconds = time.perf_counter() - started
+            figures[name] = ended == expected
+            figures[f"seconds_{name}"] = round(seconds, 1)
             if not figures[name]:
-                return figures | {"failed": log.read_text(errors="replace")[-400:]}
+                output = log.read_text(errors="replace")
+                return figures | {"failed": output[-400:]}
+
         theirs = SentenceTransformer(str(out), device=config.device).encode_query(POSTS)
-        ours = resolve(run / "checkpoints" / "epoch-2", config.device).encoder
-        gap = (theirs * ours.encode(POSTS, "claim")[0]).sum(1).min()
-        return figures | {"cosine": round(float(gap), 5)}
+        checkpoint = run / "checkpoints" / "epoch-2"
+        ours = resolve(checkpoint, config.device).encoder
+        vectors, _ = ours.encode(POSTS, "claim")
+        cosines = (theirs * vectors).sum(1)
+        lowest = float(cosines.min())
+        return figures | {"cosine": round(lowest, 5)}
+
+
+def _execute(command: str, log: Path, kill_after: Path | None) -> int:
+    """Run a program, kill it once a file is there, and return its exit status."""
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, *command.split()],
+            cwd=Path(__file__).resolve().parents[2],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+        while process.poll() is None:
+            if kill_after is not None and kill_after.is_file():
+                process.kill()
+            time.sleep(0.2)
+    return process.wait()
 
 
 def rerank(config: Config, sizes: Mapping[str, int]) -> Measured:
@@ -287,13 +376,19 @@ def rerank(config: Config, sizes: Mapping[str, int]) -> Measured:
     # Replaces what it would load: see functools.cached_property.
     model, tokenizer = random_model(Qwen3Config, config.device, dimensions)
     stage.__dict__.update(network=(model, tokenizer), tokenizer=tokenizer)
-    sources, claims = config.texts(*((5, 2) if config.tiny else (100, 20)))
+
+    source_count, claim_count = (5, 2) if config.tiny else (100, 20)
+    sources, claims = config.texts(source_count, claim_count)
     pairs = []
     for claim in claims:
         for source in sources:
             pairs.append(Pair(claim, source))
     list(stage.score(pairs[:4]))
+
     started = time.perf_counter()
     tokens = sum(scored.tokens for scored in stage.score(pairs))
     seconds = time.perf_counter() - started
-    return {"pairs_per_second": round(len(pairs) / seconds, 1), "tokens": tokens}
+    return {
+        "pairs_per_second": round(len(pairs) / seconds, 1),
+        "tokens": tokens,
+    }

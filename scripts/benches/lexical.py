@@ -34,7 +34,9 @@ from scripts.benches.common import SEED, Bench, Measured, Watch, measured_ratio
 from scripts.benches.find import BATCH, made_up
 from scripts.benches.find import Config as FindConfig
 
-FULL, LEXICAL, AGAIN = "full", "lexical first", "again"
+FULL = "full"
+LEXICAL = "lexical first"
+AGAIN = "again"
 
 
 @dataclass(frozen=True)
@@ -58,17 +60,23 @@ class Config(Bench):
 
 def run(config: Config) -> Measured:
     data = load(config.dataset, config.split)
-    drawn = np.random.default_rng(SEED).permutation(len(data.claims))[: config.requests]
+    draw = np.random.default_rng(SEED)
+    drawn = draw.permutation(len(data.claims))[: config.requests]
     claims = [data.claims[place] for place in sorted(drawn)]
     dense = Dense(ModelConfig())
+
     built: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         engines: dict[str, Engine] = {}
         for name in (FULL, LEXICAL):
-            place = Path(folder) / name.split()[0]
-            built[name] = build(place, config, data, dense, vectors=name == FULL)
-            engines[name] = open_index(place)
-            engines[name].use(dense.encoder)
+            first_word = name.split()[0]
+            place = Path(folder) / first_word
+            has_vectors = name == FULL
+            built[name] = build(place, config, data, dense, has_vectors)
+            engine = open_index(place)
+            engines[name] = engine
+            engine.use(dense.encoder)
+
         watch = Watch()
         quality = {FULL: asked(engines[FULL], claims, data, watch, FULL)}
         bare = engines[LEXICAL]
@@ -76,11 +84,18 @@ def run(config: Config) -> Measured:
             bare.manifest = replace(bare.manifest, encoded_first=config.first)
         quality[LEXICAL] = asked(bare, claims, data, watch, LEXICAL)
         asked(bare, claims, data, watch, AGAIN)
-    p95 = {name: 1000 * np.percentile(took, 95) for name, took in watch.seconds.items()}
+
+    p95 = {}
+    for name, took in watch.seconds.items():
+        p95[name] = 1000 * np.percentile(took, 95)
+    ratio = p95[FULL] / p95[LEXICAL]
+    p95_rounded: dict[str, float] = {}
+    for name in (FULL, LEXICAL, AGAIN):
+        p95_rounded[name] = round(float(p95[name]), 1)
     return {
-        **measured_ratio(np.array([p95[FULL] / p95[LEXICAL]])),
+        **measured_ratio(np.array([ratio])),
         MAIN_METRIC: quality,
-        "p95_ms": {name: round(float(p95[name]), 1) for name in (FULL, LEXICAL, AGAIN)},
+        "p95_ms": p95_rounded,
         "encoded_first": bare.manifest.encoded_first,
         "built": built,
         "memory_mb": round(peak_memory() / 2**20),
@@ -88,40 +103,78 @@ def run(config: Config) -> Measured:
 
 
 def build(
-    folder: Path, config: Config, data: Dataset, dense: Dense, vectors: bool
+    folder: Path,
+    config: Config,
+    data: Dataset,
+    dense: Dense,
+    vectors: bool,
 ) -> dict[str, float]:
     """Index the data set's papers and the made-up ones; return seconds and MiB."""
     engine = open_for_writing(folder, dense, sentences=False, vectors=vectors)
     watch = Watch()
+    _write_data(engine, data, dense, vectors)
+
+    drawn = FindConfig(sources=config.sources, sentences=False)
+    with Progress("papers", config.sources) as bar:
+        for rows in made_up(drawn, dense):
+            count = len(rows)
+            part = rows if vectors else replace(rows, vectors=no_vectors(count))
+            with watch("write"):
+                engine.upsert(part, False)
+            bar.update(count)
+    with watch("build"):
+        engine.build()
+    engine.close()
+
+    figures: dict[str, float] = {}
+    for name, took in watch.seconds.items():
+        figures[name] = round(sum(took), 1)
+    size = engine.stats().size
+    figures["disk_mb"] = round(size / 2**20)
+    return figures
+
+
+def _write_data(
+    engine: Engine,
+    data: Dataset,
+    dense: Dense,
+    vectors: bool,
+) -> None:
+    """Index the data set's papers."""
     analyser = Analyser(BM25())
     for sources in batches(data.sources, BATCH):
         papers = [Paper(source) for source in sources]
         encoded = no_vectors(len(papers))
         if vectors:
             texts = dense.rendered_as.source_texts(sources)
-            encoded = half(dense.encoder.encode(texts, "source", store=Store(), progress=None)[0])
+            encoded = half(
+                dense.encoder.encode(
+                    texts,
+                    "source",
+                    store=Store(),
+                    progress=None,
+                )[0]
+            )
         terms = [" ".join(words) for words in analyser.sources(sources)]
-        engine.upsert(Rows(papers, terms, encoded, [*map(paper_stamp, papers)]))
-    drawn = FindConfig(sources=config.sources, sentences=False)
-    with Progress("papers", config.sources) as bar:
-        for rows in made_up(drawn, dense):
-            part = rows if vectors else replace(rows, vectors=no_vectors(len(rows)))
-            with watch("write"):
-                engine.upsert(part, False)
-            bar.update(len(rows))
-    with watch("build"):
-        engine.build()
-    engine.close()
-    seconds = {part: round(sum(took), 1) for part, took in watch.seconds.items()}
-    return {**seconds, "disk_mb": round(engine.stats().size / 2**20)}
+        stamps = [*map(paper_stamp, papers)]
+        rows = Rows(papers, terms, encoded, stamps)
+        engine.upsert(rows)
 
 
-def asked(engine: Engine, claims: Sequence[Claim], data: Dataset, watch: Watch, name: str) -> float:
+def asked(
+    engine: Engine,
+    claims: Sequence[Claim],
+    data: Dataset,
+    watch: Watch,
+    name: str,
+) -> float:
     """Search an index for claims one by one; return their MRR@5."""
     values = []
     for claim in claims:
         with watch(name):
             found = engine.find([claim])
-        scores = evaluate(found.fused.run, data.qrels, [MAIN_METRIC], [claim.id])
+        ranked = found.fused.run
+        scores = evaluate(ranked, data.qrels, [MAIN_METRIC], [claim.id])
         values.append(scores[MAIN_METRIC][0])
-    return round(float(np.mean(values)), 4)
+    mean = float(np.mean(values))
+    return round(mean, 4)

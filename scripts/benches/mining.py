@@ -33,7 +33,14 @@ SHARE = 0.95
 CHECKED = 50
 DIMENSIONS = 384
 # The peer's limit is a share of the full score.
-DENSE = MiningConfig(8, 0, last_rank=DEPTH, alpha=0.0, max_share=SHARE, share_of="score")
+DENSE = MiningConfig(
+    8,
+    0,
+    last_rank=DEPTH,
+    alpha=0.0,
+    max_share=SHARE,
+    share_of="score",
+)
 HYBRID = replace(DENSE, alpha=0.5)
 
 
@@ -62,16 +69,26 @@ class Inputs:
 
         draw = np.random.default_rng(SEED)
         count = config.documents
-        abstracts, posts = abstracts_and_posts(draw, count, config.claims, STOPWORDS_EN)
+        abstracts, posts = abstracts_and_posts(
+            draw,
+            count,
+            config.claims,
+            STOPWORDS_EN,
+        )
         sources = draw.normal(size=(count, DIMENSIONS))
         golds = draw.integers(0, count, config.claims)
         noise = draw.normal(size=(config.claims, DIMENSIONS))
         self.sources = normalized(sources)
-        self.claims = normalized(self.sources[golds] + 2 * noise / DIMENSIONS**0.5)
+        gold_vectors = self.sources[golds]
+        self.claims = normalized(gold_vectors + 2 * noise / DIMENSIONS**0.5)
+
         # The number makes every text distinct, because the peer merges equal ones.
-        pool = (Source(f"s{i}", abstract=f"{text} d{i}") for i, text in enumerate(abstracts))
-        rows = enumerate(zip(posts, golds, strict=True))
-        claims = (Claim(f"c{i}", f"{text} c{i}", golds=(f"s{gold}",)) for i, (text, gold) in rows)
+        claims: list[Claim] = []
+        for i, (text, gold) in enumerate(zip(posts, golds, strict=True)):
+            claims.append(Claim(f"c{i}", f"{text} c{i}", golds=(f"s{gold}",)))
+        pool: list[Source] = []
+        for i, text in enumerate(abstracts):
+            pool.append(Source(f"s{i}", abstract=f"{text} d{i}"))
         self.dataset = Dataset(tuple(claims), tuple(pool), Qrels(), "train")
         self.row = {claim.text: row for row, claim in enumerate(self.dataset.claims)}
         self.device = "cpu"
@@ -81,20 +98,28 @@ class Inputs:
         self.encode_document = lambda texts, **_: self.sources
         self.encode_query = lambda texts, **_: self.claims
 
-    def encode(self, texts: Sequence[str], side: str, **_: Any) -> tuple[np.ndarray, Cost]:
+    def encode(
+        self,
+        texts: Sequence[str],
+        side: str,
+        **_: Any,
+    ) -> tuple[np.ndarray, Cost]:
         """Look up the vectors of all sources, or of these claims, for our side."""
         if side == "source":
             return self.sources, Cost()
-        return self.claims[[self.row[text] for text in texts]], Cost()
+        rows = [self.row[text] for text in texts]
+        return self.claims[rows], Cost()
 
 
 def normalized(vectors: np.ndarray) -> np.ndarray:
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / lengths).astype(np.float32)
 
 
 def run(config: Config) -> Measured:
     """Check that negatives agree on a few claims, and time both sides."""
-    check_same(replace(config, claims=min(config.claims, CHECKED)))  # warms up, too
+    count = min(config.claims, CHECKED)
+    check_same(replace(config, claims=count))  # warms up, too
     inputs = Inputs(config)
     watch = Watch(config.clock)
     sides = {
@@ -103,15 +128,20 @@ def run(config: Config) -> Measured:
         "peer": partial(mine_peer, inputs),
     }
     watch.take_turns(sides, config.repeats)
-    dense = watch.ratio("peer", "dense", "dense_")
-    return watch.ratio("peer", "hybrid") | dense | {"seconds": watch.medians}
+    return {
+        **watch.ratio("peer", "hybrid"),
+        **watch.ratio("peer", "dense", "dense_"),
+        "seconds": watch.medians,
+    }
 
 
 def mine_ours(inputs: Any, config: MiningConfig) -> None:
     """Mine from texts and vectors into a file for training, as train/mine.py does."""
     with tempfile.TemporaryDirectory() as folder:
-        rows = Miner(inputs.dataset, inputs, Rendering(), config).mine()
-        write_mined(rows, Path(folder) / "mined.jsonl")
+        miner = Miner(inputs.dataset, inputs, Rendering(), config)
+        rows = miner.mine()
+        path = Path(folder) / "mined.jsonl"
+        write_mined(rows, path)
 
 
 def mine_peer(inputs: Any) -> Any:
@@ -119,11 +149,13 @@ def mine_peer(inputs: Any) -> Any:
     from datasets import Dataset as Columns
     from sentence_transformers.util import mine_hard_negatives
 
-    abstract = {source.id: source.abstract for source in inputs.dataset.sources}
+    data = inputs.dataset
+    abstract = {source.id: source.abstract for source in data.sources}
     pairs: dict[str, list[str]] = {"claim": [], "source": []}
-    for claim in inputs.dataset.claims:
+    for claim in data.claims:
+        gold = claim.golds[0]
         pairs["claim"].append(claim.text)
-        pairs["source"].append(abstract[claim.golds[0]])
+        pairs["source"].append(abstract[gold])
     with contextlib.redirect_stderr(io.StringIO()):
         return mine_hard_negatives(
             Columns.from_dict(pairs),
@@ -143,14 +175,21 @@ def check_same(config: Config) -> None:
     data = inputs.dataset
     texts: dict[str, str] = {}
     for record in (*data.sources, *data.claims):
-        texts[record.id] = record.abstract if isinstance(record, Source) else record.text
+        is_source = isinstance(record, Source)
+        texts[record.id] = record.abstract if is_source else record.text
+
     ours: dict[str, list[str]] = {}
-    for mined in Miner(data, inputs, Rendering(), DENSE).mine():
-        ours[texts[mined.claim]] = [texts[negative.source] for negative in mined.negatives]
+    miner = Miner(data, inputs, Rendering(), DENSE)
+    for mined in miner.mine():
+        claim = texts[mined.claim]
+        ours[claim] = [texts[negative.source] for negative in mined.negatives]
+
     theirs = mine_peer(inputs)
     if not len(theirs):
         raise UserError("the peer found too few negatives for every checked claim")
     columns = [f"negative_{i}" for i in range(1, HYBRID.hard + 1)]
     for row in theirs:
-        if ours[row["claim"]] != [row[column] for column in columns]:
-            raise UserError(f"the negatives of {row['claim']!r} differ from the peer's")
+        claim = row["claim"]
+        negatives = [row[column] for column in columns]
+        if ours[claim] != negatives:
+            raise UserError(f"the negatives of {claim!r} differ from the peer's")

@@ -44,42 +44,68 @@ class Config(DataBench):
 def run(config: Config) -> Measured:
     from sentence_transformers import CrossEncoder as Peer
 
-    sources, claims = config.texts(config.claims * config.sources, config.claims)
+    count = config.claims * config.sources
+    sources, claims = config.texts(count, config.claims)
     pairs = []
     for i, text in enumerate(sources):
-        pairs.append(Pair(claims[i // config.sources], text))
+        claim = claims[i // config.sources]
+        pairs.append(Pair(claim, text))
+
     with tempfile.TemporaryDirectory() as folder:
         base = str(resolve(ModelConfig(common.MINILM), "cpu").folder)
         torch.manual_seed(SEED)
-        raw: Any = {"device": "cpu", "activation_fn": torch.nn.Identity()}
+        raw: Any = {
+            "device": "cpu",
+            "activation_fn": torch.nn.Identity(),
+        }
         peer = Peer(base, num_labels=1, **raw)
         peer.model.classifier.weight.data *= 20  # so that scores differ enough
         peer.save_pretrained(folder)
-        stage = CrossEncoder(model=folder).with_runtime(None, "cpu")
-        predict = partial(peer.predict, [tuple(pair) for pair in pairs], show_progress_bar=False)
-        sides: dict[str, Callable[[], Any]] = {"ours": partial(score_ours, stage, pairs)}
-        sides |= {f"batch {size}": partial(predict, batch_size=size) for size in BATCHES}
-        scores = {name: np.asarray(score()) for name, score in sides.items()}  # warms up, too
-        theirs = np.stack([scores[name] for name in scores if name != "ours"])
-        ours = np.broadcast_to(scores["ours"], theirs.shape)
+        reranker = CrossEncoder(model=folder)
+        stage = reranker.with_runtime(None, "cpu")
+
+        tuples = [tuple(pair) for pair in pairs]
+        predict = partial(peer.predict, tuples, show_progress_bar=False)
+        sides: dict[str, Callable[[], Any]] = {}
+        sides["ours"] = partial(score_ours, stage, pairs)
+        for size in BATCHES:
+            sides[f"batch {size}"] = partial(predict, batch_size=size)
+
+        scores: dict[str, np.ndarray] = {}
+        for name, score in sides.items():
+            scores[name] = np.asarray(score())  # warms up, too
+        ours = scores.pop("ours")
+        theirs = np.stack(list(scores.values()))
+        ours = np.broadcast_to(ours, theirs.shape)
         worst = common.largest_difference(ours, theirs, 1e-4, "scores")
         watch = Watch(config.clock)
         watch.take_turns(sides, config.repeats)
+
     medians = watch.medians
     # The best size has the lowest median; it is not the fastest of each repeat.
-    best = min((name for name in medians if name != "ours"), key=medians.__getitem__)
+    peers = [name for name in medians if name != "ours"]
+    best = min(peers, key=medians.__getitem__)
+    pairs_per_second: dict[str, float] = {}
+    for name, seconds in medians.items():
+        rate = len(pairs) / seconds
+        pairs_per_second[name] = round(rate, 1)
     return {
         **watch.ratio(f"batch {DEFAULT_BATCH}"),
         **watch.ratio(best, prefix="best_"),
         "best": best,
         "pairs": len(pairs),
-        "pairs_per_second": {name: round(len(pairs) / took, 1) for name, took in medians.items()},
+        "pairs_per_second": pairs_per_second,
         "largest_difference": worst,
     }
 
 
-def score_ours(reranker: Reranker, pairs: Sequence[Pair]) -> np.ndarray:
-    scores = np.full(len(pairs), np.nan, dtype=np.float32)
+def score_ours(
+    reranker: Reranker,
+    pairs: Sequence[Pair],
+) -> np.ndarray:
+    count = len(pairs)
+    scores = np.full(count, np.nan, dtype=np.float32)
     for batch in reranker.score(pairs):
-        scores[list(batch.positions)] = batch.scores
+        positions = list(batch.positions)
+        scores[positions] = batch.scores
     return scores

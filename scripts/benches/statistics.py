@@ -37,15 +37,18 @@ class Config(Bench):
 
     def check(self) -> None:
         high = self.systems - 1
-        require(self.repeats <= high, "repeats", self.repeats, f"1 to {high}, one for each system")
+        allowed = f"1 to {high}, one for each system"
+        require(self.repeats <= high, "repeats", self.repeats, allowed)
 
 
 def run(config: Config) -> Measured:
     scores, papers, languages = made_up(config)
     names = tuple(scores)
     matrix = np.stack(list(scores.values()))
-    family = Family.against("all", names[0], names[1:])
+    baseline = names[0]
+    family = Family.against("all", baseline, names[1:])
     draws = config.draws
+
     watch = Watch(config.clock)
     with watch("family intervals"):
         bootstrap_intervals(matrix, papers, repeats=draws)
@@ -55,18 +58,24 @@ def run(config: Config) -> Measured:
         compare_family(scores, family, papers, languages, repeats=draws)
     with watch("ANOVA and Tukey"):
         two_way_anova(scores)
-    groups = np.unique(papers, return_inverse=True)[1]
-    sizes = np.bincount(groups).astype(float)
-    sums = []
-    for name in names[: config.repeats + 1]:
-        sums.append(np.bincount(groups, scores[name]))
     total = sum(map(sum, watch.seconds.values()))
-    for mine in sums[1:]:
+
+    _, groups = np.unique(papers, return_inverse=True)
+    sizes = np.bincount(groups).astype(float)
+    baseline_sums = np.bincount(groups, scores[baseline])
+    for name in names[1 : config.repeats + 1]:
+        sums = np.bincount(groups, scores[name])
         with watch("peer, a system"):
-            interval_and_test(mine, sums[0], sizes, draws, micro.repeats)
+            interval_and_test(sums, baseline_sums, sizes, draws, micro.repeats)
+
+    peer_seconds = config.systems * watch.of("peer,")
+    family_seconds = watch.of("family")[0]
     return {
-        **measured_ratio(config.systems * watch.of("peer,") / watch.of("family")[0]),
-        "seconds": {**watch.medians, "all": round(total, 2)},
+        **measured_ratio(peer_seconds / family_seconds),
+        "seconds": {
+            **watch.medians,
+            "all": round(total, 2),
+        },
         "permutations": micro.repeats,
     }
 
@@ -74,14 +83,28 @@ def run(config: Config) -> Measured:
 def made_up(config: Config) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
     """Make scores [claims] by system, and the papers and languages of the claims."""
     rng = np.random.default_rng(SEED)
-    papers = rng.integers(0, max(config.claims // 2, 1), config.claims)
+    count = max(config.claims // 2, 1)
+    papers = rng.integers(0, count, config.claims)
     difficulty = rng.normal(size=config.claims)
-    values = np.array([0, 1 / 5, 1 / 4, 1 / 3, 1 / 2, 1])
+    values = np.array(
+        [
+            0,
+            1 / 5,
+            1 / 4,
+            1 / 3,
+            1 / 2,
+            1,
+        ]
+    )
     scores = {}
     for i in range(config.systems):
-        latent = difficulty + rng.normal(size=config.claims) + i / config.systems
-        scores[f"system {i}"] = values[np.clip(np.round(latent + 2.5), 0, 5).astype(int)]
-    return scores, papers, rng.integers(0, 3, config.claims)
+        skill = i / config.systems
+        latent = difficulty + rng.normal(size=config.claims) + skill
+        rounded = np.round(latent + 2.5)
+        steps = np.clip(rounded, 0, 5).astype(int)
+        scores[f"system {i}"] = values[steps]
+    languages = rng.integers(0, 3, config.claims)
+    return scores, papers, languages
 
 
 def interval_and_test(
@@ -93,7 +116,16 @@ def interval_and_test(
 ) -> None:
     """Compute interval and paired test with scipy from papers' summed scores and claim counts."""
     options: dict[str, Any] = {"batch": 1000, "vectorized": True}
-    interval = {"paired": True, "method": "percentile", "n_resamples": draws, **options}
-    test = {"permutation_type": "samples", "n_resamples": permutations, **options}
+    interval = {
+        "paired": True,
+        "method": "percentile",
+        "n_resamples": draws,
+        **options,
+    }
+    test = {
+        "permutation_type": "samples",
+        "n_resamples": permutations,
+        **options,
+    }
     stats.bootstrap((mine, sizes), lambda a, b, axis: a.sum(axis) / b.sum(axis), **interval)
     stats.permutation_test((mine, baseline), lambda a, b, axis: (a - b).sum(axis), **test)

@@ -26,10 +26,17 @@ _NAME = 34  # width of a displayed name, in letters; the tooltip has all of it
 # One more than colours, so that each of 72 systems has its own pair of both.
 _MARKERS = "os^DvPX<>"
 # These colours of matplotlib are replaced by those of the page, light or dark.
-_INK, _SOFT, _RULE, _PAPER = "#000001", "#000002", "#000003", "#000004"
+_INK = "#000001"
+_SOFT = "#000002"
+_RULE = "#000003"
+_PAPER = "#000004"
 _SYSTEMS = [f"#0001{i:02x}" for i in range(COLOURS)]
-_VARIABLES = {_INK: "ink", _SOFT: "soft", _RULE: "rule", _PAPER: "paper"} | {
-    colour: f"c{i}" for i, colour in enumerate(_SYSTEMS)
+_VARIABLES = {
+    _INK: "ink",
+    _SOFT: "soft",
+    _RULE: "rule",
+    _PAPER: "paper",
+    **{colour: f"c{i}" for i, colour in enumerate(_SYSTEMS)},
 }
 _STYLE: Any = {
     "svg.fonttype": "none",
@@ -80,12 +87,18 @@ class _Drawing:
         self.label = printable_line(label)
         self.tips = list[str]()
         self.height = height
-        self.figure: Figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72)
+        size = (WIDTH / 72, height / 72)
+        self.figure: Figure = Figure(figsize=size, dpi=72)
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
         """Add axes at a position in units from the top left, without tick lines."""
         bottom = self.height - top - height
-        bounds = (left / WIDTH, bottom / self.height, width / WIDTH, height / self.height)
+        bounds = (
+            left / WIDTH,
+            bottom / self.height,
+            width / WIDTH,
+            height / self.height,
+        )
         axes = self.figure.add_axes(bounds)
         axes.set_axisbelow(True)
         axes.tick_params(length=0)
@@ -106,8 +119,14 @@ class _Drawing:
         colour = _RULE if number is None else _SYSTEMS[number % COLOURS]
         marker = _MARKERS[(number or 0) % len(_MARKERS)]
         self.tips.append(tip)
-        style = {"marker": marker, "color": colour, "gid": gid, **options}
-        (line,) = axes.plot(across, up, markerfacecolor=colour if filled else _PAPER, **style)
+        style = {
+            "marker": marker,
+            "color": colour,
+            "gid": gid,
+            **options,
+        }
+        fill = colour if filled else _PAPER
+        (line,) = axes.plot(across, up, markerfacecolor=fill, **style)
         return line
 
     def dot(
@@ -121,8 +140,10 @@ class _Drawing:
         upright: bool,
     ) -> Any:
         ends = (bar.low, bar.high)
-        point = (y, y) if not upright else (x, x)
-        self.mark(axes, number, tip, *((point, ends) if upright else (ends, point)), marker="")
+        if upright:
+            self.mark(axes, number, tip, (x, x), ends, marker="")
+        else:
+            self.mark(axes, number, tip, ends, (y, y), marker="")
         return self.mark(axes, number, tip, [x], [y], bar.filled, linestyle="")
 
     def legend(self, marks: Mapping[str, Any], room: float) -> None:
@@ -135,7 +156,8 @@ class _Drawing:
         )
         # Set afterwards: matplotlib omits names that begin with "_" from a legend.
         for text, name in zip(legend.get_texts(), marks, strict=True):
-            text.set(text=_shortened(name), gid=f"mark-{len(self.tips)}")
+            gid = f"mark-{len(self.tips)}"
+            text.set(text=_shortened(name), gid=gid)
             self.tips.append(printable_line(name))
 
     def svg(self) -> str:
@@ -151,11 +173,22 @@ class _Drawing:
             self.figure.savefig(buffer, format="svg", metadata=nothing)
         root = ElementTree.fromstring(buffer.getvalue())
         for element in root.iter():
-            element.tag = element.tag.rpartition("}")[2]
+            _, _, tag = element.tag.rpartition("}")
+            element.tag = tag
             _plain_attributes(element)
         for defs in root.findall("defs"):
             for style in defs.findall("style"):
                 defs.remove(style)
+        self._add_tips(root)
+        root.attrib = {
+            "viewBox": f"0 0 {WIDTH:.0f} {self.height:.0f}",
+            "role": "img",
+            "aria-label": self.label,
+        }
+        return ElementTree.tostring(root, encoding="unicode")
+
+    def _add_tips(self, root: ElementTree.Element) -> None:
+        """Add every mark's tooltip, and remove the ids that nothing refers to."""
         parts = list(root.iter())
         ids = set()
         for part in parts:
@@ -166,34 +199,36 @@ class _Drawing:
             if name not in ids:
                 element.attrib.pop("id", None)
             if name.startswith("mark-"):
+                number = int(name.removeprefix("mark-"))
                 title = ElementTree.Element("title")
-                title.text = printable_line(self.tips[int(name.removeprefix("mark-"))])
+                title.text = printable_line(self.tips[number])
                 element.insert(0, title)
                 element.set("class", "mark")
-        root.attrib = {
-            "viewBox": f"0 0 {WIDTH:.0f} {self.height:.0f}",
-            "role": "img",
-            "aria-label": self.label,
-        }
-        return ElementTree.tostring(root, encoding="unicode")
 
 
 def _plain_attributes(element: ElementTree.Element) -> None:
     """Replace a style, which the page's policy forbids, by attributes with the page's colours."""
-    for declaration in element.attrib.pop("style", "").split(";"):
+    style = element.attrib.pop("style", "")
+    for declaration in style.split(";"):
         name, _, value = (part.strip() for part in declaration.partition(":"))
         if name and name != "font-family":
             variable = _VARIABLES.get(value)
             element.set(name, f"var(--{variable})" if variable else value)
-    for name in [name for name in element.attrib if name.endswith("}href")]:
-        element.set("href", element.attrib.pop(name))
+    links = [name for name in element.attrib if name.endswith("}href")]
+    for name in links:
+        target = element.attrib.pop(name)
+        element.set("href", target)
     # Path data span several lines.
     if "d" in element.attrib:
-        element.set("d", " ".join(element.attrib["d"].split()))
+        path = element.attrib["d"]
+        element.set("d", " ".join(path.split()))
 
 
 def _referenced_id(value: str) -> str:
-    return value.removeprefix("url(").removesuffix(")").removeprefix("#") if "#" in value else ""
+    if "#" not in value:
+        return ""
+    link = value.removeprefix("url(").removesuffix(")")
+    return link.removeprefix("#")
 
 
 def _styled(draw: Callable[P, str]) -> Callable[P, str]:
@@ -221,11 +256,19 @@ def interval_plot(
     """
     from matplotlib.ticker import MaxNLocator
 
-    names = [name for name in systems if any(name in group for group in panels.values())]
-    ends = [end for group in panels.values() for bar in group.values() for end in bar[:3]]
+    names = []
+    for name in systems:
+        if any(name in group for group in panels.values()):
+            names.append(name)
+    ends: list[float] = []
+    for own in panels.values():
+        for bar in own.values():
+            ends += bar[:3]
     low = min(0.0, *ends)
     high = max(0.01, *ends)
-    left = 12 + max(_text_width(_shortened(name)) for name in names)
+
+    widths = [_text_width(_shortened(name)) for name in names]
+    left = 12 + max(widths)
     across = (WIDTH - left) / min(len(panels), _MOST_PANELS)
     tall = _LINE * len(names)
     down = tall + 60
@@ -234,14 +277,16 @@ def interval_plot(
     for n, (group, bars) in enumerate(panels.items()):
         column = n % _MOST_PANELS
         row = n // _MOST_PANELS
-        axes = drawing.axes(left + column * across + 14, row * down + 26, across - 34, tall)
+        start = left + column * across + 14
+        axes = drawing.axes(start, row * down + 26, across - 34, tall)
         axes.set_title(_shortened(group), pad=6)
         margin = (high - low) / 25
         axes.set(xlim=(low - margin, high + margin), ylim=(len(names) - 0.5, -0.5))
         # As many tick labels as fit.
         ticks = max(1, int((across - 34) / 36))
         axes.xaxis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10]))
-        axes.set_yticks(range(len(names)), [_shortened(n) if column == 0 else "" for n in names])
+        labels = [_shortened(name) if column == 0 else "" for name in names]
+        axes.set_yticks(range(len(names)), labels)
         axes.tick_params(axis="y", labelcolor=_INK)
         axes.spines[["left", "bottom"]].set_visible(False)
         axes.grid(axis="x")
@@ -251,7 +296,8 @@ def interval_plot(
             if name in bars:
                 bar = bars[name]
                 tip = f"{name}, {group}: {bar.value:.4f} [{bar.low:.4f}, {bar.high:.4f}]"
-                drawing.dot(axes, systems.index(name), tip, bar.value, i, bar, upright=False)
+                number = systems.index(name)
+                drawing.dot(axes, number, tip, bar.value, i, bar, upright=False)
     return drawing.svg()
 
 
@@ -272,16 +318,22 @@ def line_plot(
     highlighted = [name for name in lines if names is None or name in names]
     drawing, axes, room = _begin_plot(highlighted, x, y)
     if log:
-        values = sorted({point[0] for points in lines.values() for point in points})
+        values: set[float] = set()
+        for points in lines.values():
+            for point in points:
+                values.add(point[0])
+        ticks = sorted(values)
+        labels = [_tick_text(tick) for tick in ticks]
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xticks(values, [_tick_text(value) for value in values])
+        axes.set_xticks(ticks, labels)
     else:
         axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
 
     def draw(name: str, rank: int | None) -> Any:
         points = lines[name]
-        tip = f"{name}: {', '.join(f'{up:.4f} at {at:g}' for at, up in points)}"
+        scores = [f"{up:.4f} at {at:g}" for at, up in points]
+        tip = f"{name}: {', '.join(scores)}"
         across, up = zip(*points, strict=True)
         return drawing.mark(axes, rank, tip, across, up)
 
@@ -296,10 +348,13 @@ def scatter_plot(spots: Mapping[str, Spot], x: str, y: str) -> str:
     highlighted = [name for name, spot in spots.items() if spot.has_label]
     drawing, axes, room = _begin_plot(highlighted, x, y)
     axes.set_xscale("log")
-    reach = max(spot.x for spot in spots.values()) / min(spot.x for spot in spots.values())
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if reach < 1e3 else (1,), numticks=8))
+    positions = [spot.x for spot in spots.values()]
+    reach = max(positions) / min(positions)
+    steps = (1, 2, 5) if reach < 1e3 else (1,)
+    axes.xaxis.set_major_locator(LogLocator(subs=steps, numticks=8))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick_text(value)))
+    formatter = FuncFormatter(lambda value, _: _tick_text(value))
+    axes.xaxis.set_major_formatter(formatter)
 
     def draw(name: str, rank: int | None) -> Any:
         at, bar, _ = spots[name]
@@ -319,15 +374,23 @@ def _draw_systems(
     """Draw every system; the `highlighted` ones have names, the others are grey behind them."""
     marks = {}
     for name in sorted(names, key=lambda name: name in highlighted):
-        marks[name] = draw(name, highlighted.index(name) if name in highlighted else None)
-    drawing.legend({name: marks[name] for name in highlighted}, room)
+        rank = highlighted.index(name) if name in highlighted else None
+        marks[name] = draw(name, rank)
+    named = {name: marks[name] for name in highlighted}
+    drawing.legend(named, room)
     return drawing.svg()
 
 
-def _begin_plot(names: Sequence[str], x: str, y: str) -> tuple[_Drawing, Axes, float]:
+def _begin_plot(
+    names: Sequence[str],
+    x: str,
+    y: str,
+) -> tuple[_Drawing, Axes, float]:
     """Begin a plot with space for names at its right; also return the width of this space."""
-    room = max((_text_width(_shortened(name)) for name in names), default=0) + 44
-    drawing = _Drawing(max(280.0, _LINE * len(names) + 60), f"{y} by {x}")
+    widths = [_text_width(_shortened(name)) for name in names]
+    room = max(widths, default=0) + 44
+    height = max(280.0, _LINE * len(names) + 60)
+    drawing = _Drawing(height, f"{y} by {x}")
     axes = drawing.axes(62, 14, WIDTH - room - 82, drawing.height - 60)
     axes.set(xlabel=x, ylabel=y)
     axes.grid(axis="y")
@@ -336,9 +399,14 @@ def _begin_plot(names: Sequence[str], x: str, y: str) -> tuple[_Drawing, Axes, f
 
 
 def _tick_text(value: float) -> str:
+    if value >= 1e9:
+        return f"{value:,.0f}"
     if value >= 1:
-        return f"{value:,.10g}" if value < 1e9 else f"{value:,.0f}"
-    return f"{value:.{max(1, -math.floor(math.log10(value)))}f}" if value > 0 else f"{value:g}"
+        return f"{value:,.10g}"
+    if value > 0:
+        digits = max(1, -math.floor(math.log10(value)))
+        return f"{value:.{digits}f}"
+    return f"{value:g}"
 
 
 def _shortened(name: str) -> str:
@@ -350,14 +418,20 @@ def _shortened(name: str) -> str:
     ends = ["", ""]
     for i, letters in enumerate((name, name[::-1])):
         for letter in letters:
-            if _letters(ends[i] + letter) > half:
+            longer = ends[i] + letter
+            if _letters(longer) > half:
                 break
-            ends[i] += letter
-    return f"{ends[0]}…{ends[1][::-1]}"
+            ends[i] = longer
+    front, back = ends
+    return f"{front}…{back[::-1]}"
 
 
 def _letters(text: str) -> int:
-    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+    width = 0
+    for letter in text:
+        is_wide = unicodedata.east_asian_width(letter) in "WF"
+        width += 2 if is_wide else 1
+    return width
 
 
 def _text_width(text: str) -> float:

@@ -70,7 +70,8 @@ class PageData:
     def bars(self) -> dict[str, dict[str, Bar]]:
         """Map `macro`, every language and, if there are several, `micro` to the systems' scores."""
         bars: dict[str, dict[str, Bar]] = {}
-        for part, bounds in self.scored.bounds(self.repeats, self.seed).items():
+        intervals = self.scored.bounds(self.repeats, self.seed)
+        for part, bounds in intervals.items():
             bars[part] = {name: Bar(*row) for name, row in bounds.items()}
         return bars
 
@@ -111,7 +112,10 @@ class Section:
 
     @property
     def tables(self) -> dict[str, TextTable]:
-        return {**self.numbers, **{part.title: part.table for part in self.shaded}}
+        tables = dict(self.numbers)
+        for part in self.shaded:
+            tables[part.title] = part.table
+        return tables
 
 
 def report_sections(compared: PageData) -> list[Section]:
@@ -137,7 +141,8 @@ def groups_section(groups: GroupsReport | None) -> list[Section]:
         return []
     title = "Who is tied with the first"
     note = " ".join([groups.verdict, groups.method, *groups.notes])
-    return [Section(title, note=note, numbers={title: groups.table()})]
+    table = groups.table()
+    return [Section(title, note=note, numbers={title: table})]
 
 
 def published_section(tables: Mapping[str, tuple[TextTable, str]]) -> list[Section]:
@@ -147,7 +152,8 @@ def published_section(tables: Mapping[str, tuple[TextTable, str]]) -> list[Secti
     numbers: dict[str, TextTable] = {}
     notes: dict[str, str] = {}
     for name, (table, note) in tables.items():
-        numbers[name], notes[name] = table, note
+        numbers[name] = table
+        notes[name] = note
     return [Section("Published numbers", numbers=numbers, notes=notes)]
 
 
@@ -159,22 +165,25 @@ def _by_language(compared: PageData) -> Section:
         bars = {language: bars[language]}
     rows: list[list[Cell]] = []
     for name in compared.systems:
-        scores = []
+        row: list[Cell] = [name]
         for values in bars.values():
-            scores.append(values[name])
-        rows.append([name, *(f"{s.value:.4f} [{s.low:.4f}, {s.high:.4f}]" for s in scores)])
+            score = values[name]
+            row.append(f"{score.value:.4f} [{score.low:.4f}, {score.high:.4f}]")
+        rows.append(row)
+    table = TextTable(["system", *bars], rows)
+
     title = "Score by language"
     metric = compared.scored.metric
-    bars_of_languages = {}
-    for part, row in bars.items():
+    plotted = {}
+    for part, own in bars.items():
         if part != MICRO:
-            bars_of_languages[part] = row
-    plot = interval_plot(bars_of_languages, list(compared.systems), metric)
+            plotted[part] = own
+    plot = interval_plot(plotted, list(compared.systems), metric)
     note = f"{metric} with 95 % intervals, drawn by gold paper."
     if compared.several_languages:
         note += " Macro is the mean over languages, micro the mean over claims."
     note += _forms_note(compared)
-    return Section(title, plot, note, {title: TextTable(["system", *bars], rows)})
+    return Section(title, plot, note, {title: table})
 
 
 def _forms_note(compared: PageData) -> str:
@@ -183,7 +192,9 @@ def _forms_note(compared: PageData) -> str:
     for form in forms:
         if form in _FORMS:
             explained.append(f"{form} is {_FORMS[form]}")
-    return f" Claim forms: {'; '.join(explained)}." if explained else ""
+    if not explained:
+        return ""
+    return f" Claim forms: {'; '.join(explained)}."
 
 
 def _tests(compared: PageData) -> Section:
@@ -192,7 +203,9 @@ def _tests(compared: PageData) -> Section:
     title = f"Difference from {scored.baseline}"
     if not tests:
         return Section(title)
-    (only,) = scored.dataset.languages if len(tests) == 1 else ("",)
+    only = ""
+    if len(tests) == 1:
+        (only,) = scored.dataset.languages
     bars: dict[str, dict[str, Bar]] = {}
     numbers: dict[str, TextTable] = {}
     notes: dict[str, str] = {}
@@ -213,7 +226,8 @@ def _tests(compared: PageData) -> Section:
         note += " Each language is a family of its own."
     if len(scored.runs) > 2:
         note += " The sentence at the top corrects for all pairs of systems, so its p is larger."
-    plot = interval_plot(bars, list(scored.runs), f"difference in {scored.metric}", zero=True)
+    label = f"difference in {scored.metric}"
+    plot = interval_plot(bars, list(scored.runs), label, zero=True)
     return Section(title, plot, note, numbers, notes=notes)
 
 
@@ -227,8 +241,9 @@ def _learning_curve(compared: PageData) -> Section:
     for name, points in curves.items():
         for epoch, score in points:
             rows.append([name, f"{epoch:.0f}", f"{score:.4f}"])
-    numbers = {title: TextTable(["run", "epoch", metric], rows)}
-    return Section(title, line_plot(curves, "epoch", metric), numbers=numbers)
+    table = TextTable(["run", "epoch", metric], rows)
+    plot = line_plot(curves, "epoch", metric)
+    return Section(title, plot, numbers={title: table})
 
 
 def _learning_curves(compared: PageData) -> dict[str, list[tuple[float, float]]]:
@@ -241,25 +256,40 @@ def _learning_curves(compared: PageData) -> dict[str, list[tuple[float, float]]]
         epoch = pattern.fullmatch(system.report.name)
         if epoch is None:
             continue
+        folder = system.report_folder.resolve()
         curve = f"{epoch[1] or ''}epochs{epoch[3] or ''}{epoch[4] or ''}"
-        points = lines.setdefault((system.report_folder.resolve(), curve), [])
-        points.append((float(epoch[2]), compared.scored.macro[name]))
-    runs = {key: sorted(points) for key, points in lines.items() if len(points) > 1}
+        points = lines.setdefault((folder, curve), [])
+        score = compared.scored.macro[name]
+        points.append((float(epoch[2]), score))
+
+    runs: dict[tuple[Path, str], list[tuple[float, float]]] = {}
+    for run, points in lines.items():
+        if len(points) > 1:
+            runs[run] = sorted(points)
     folders = list(dict.fromkeys(folder for folder, _ in runs))
-    names = dict(zip(folders, distinct_ends(folders), strict=True))
-    return {f"{names[folder]}: {kind}": points for (folder, kind), points in runs.items()}
+    ends = distinct_ends(folders)
+    names = dict(zip(folders, ends, strict=True))
+    curves = {}
+    for (folder, kind), points in runs.items():
+        curves[f"{names[folder]}: {kind}"] = points
+    return curves
 
 
 def _choices(compared: PageData) -> Section:
     systems = {name: system.report for name, system in compared.systems.items()}
     trained: list[tuple[str, Choice]] = []
     for name, report in compared.reports.items():
-        if report.training is not None and report.training.choice is not None:
-            trained.append((name, report.training.choice))
+        training = report.training
+        if training is not None and training.choice is not None:
+            trained.append((name, training.choice))
     choices = list(trained)
     for name, system in systems.items():
-        choices += [(name, choice) for choice in system.choices]
-    tables = {"Scores on val": val_table(systems), "Choices": choices_table(choices)}
+        for choice in system.choices:
+            choices.append((name, choice))
+    tables = {
+        "Scores on val": val_table(systems),
+        "Choices": choices_table(choices),
+    }
     for name, choice in trained:
         tables[f"Compared: {name}"] = tried_table(choice)
     note = (
@@ -278,13 +308,24 @@ def _twins(compared: PageData) -> Section:
     for name, run in scored.runs.items():
         twins = twins_in(run, scored.dataset)
         if twins is not None:
-            counts = [twins.golds, twins.of_golds, twins.ties, twins.lost]
-            rows.append([name, *counts, twins.as_one[MACRO]])
+            rows.append(
+                [
+                    name,
+                    twins.golds,
+                    twins.of_golds,
+                    twins.ties,
+                    twins.lost,
+                    twins.as_one[MACRO],
+                ]
+            )
     note = (
         "Twins are sources with equal title and abstract under another id: their text cannot tell "
         f'them apart. "As one" is macro {MAIN_METRIC} with a gold and its twins as one source.'
     )
-    return Section(title, note=note, numbers={title: TextTable(columns, rows)} if rows else {})
+    numbers = {}
+    if rows:
+        numbers[title] = TextTable(columns, rows)
+    return Section(title, note=note, numbers=numbers)
 
 
 def _recall(compared: PageData) -> Section:
@@ -294,16 +335,20 @@ def _recall(compared: PageData) -> Section:
         recalls = []
         for depth in DEPTHS:
             recalls.append(scores.mean(f"recall@{depth}"))
-        lines[name] = list(zip(map(float, DEPTHS), recalls, strict=True))
+        points = zip(map(float, DEPTHS), recalls, strict=True)
+        lines[name] = list(points)
         rows.append([name, *recalls])
-    order = sorted(lines, key=lambda name: -compared.scored.macro[name])
+    macro = compared.scored.macro
+    order = sorted(lines, key=lambda name: -macro[name])
     names_all = len(order) <= _MOST_NAMES
-    plot = line_plot(lines, "depth", "recall (micro)", True, None if names_all else order[:COLOURS])
+    highlighted = None if names_all else order[:COLOURS]
+    plot = line_plot(lines, "depth", "recall (micro)", True, highlighted)
     title = "Recall by depth"
     note = "Share of the claims whose gold is among the first sources."
     if not names_all:
         note += f" The {COLOURS} systems with the highest {compared.scored.metric} have names."
-    return Section(title, plot, note, {title: TextTable(["system", *map(str, DEPTHS)], rows)})
+    columns = ["system", *map(str, DEPTHS)]
+    return Section(title, plot, note, {title: TextTable(columns, rows)})
 
 
 def _changes(compared: PageData) -> Section:
@@ -320,7 +365,11 @@ def _changes(compared: PageData) -> Section:
     return Section("Rank of the gold", note=note, shaded=shaded)
 
 
-def _changes_from(baseline: str, name: str, ranks: Mapping[str, np.ndarray]) -> ShadedTable:
+def _changes_from(
+    baseline: str,
+    name: str,
+    ranks: Mapping[str, np.ndarray],
+) -> ShadedTable:
     """Count claims by the rank of their gold with the baseline and with another system."""
     before = ranks[baseline]
     after = ranks[name]
@@ -341,14 +390,21 @@ def _changes_from(baseline: str, name: str, ranks: Mapping[str, np.ndarray]) -> 
             link = f"{in_row}:{spans[first]} {in_column}:{spans[second]}"
             asked.append(link if count else "")
         links.append(asked)
-    title = f"Rank of the gold: from {baseline} (rows) to {name} (columns)"
-    summary = (
-        f"{name}: {(after < before).sum()} golds rank higher, {(after > before).sum()} lower, "
-        f"{(after == before).sum()} the same"
+
+    higher = (after < before).sum()
+    lower = (after > before).sum()
+    same = (after == before).sum()
+    summary = f"{name}: {higher} golds rank higher, {lower} lower, {same} the same"
+    counts = [list(row.values()) for row in changes.values()]
+    levels = shades(np.array(counts, dtype=float), 0.0)
+    return ShadedTable(
+        title=f"Rank of the gold: from {baseline} (rows) to {name} (columns)",
+        table=TextTable(["rank", *changes], rows),
+        levels=levels,
+        ranges=links,
+        between=(baseline, name),
+        summary=summary,
     )
-    counts = np.array([list(row.values()) for row in changes.values()], dtype=float)
-    table = TextTable(["rank", *changes], rows)
-    return ShadedTable(title, table, shades(counts, 0.0), links, (baseline, name), summary)
 
 
 def _representations(compared: PageData) -> Section:
@@ -360,28 +416,40 @@ def _representations(compared: PageData) -> Section:
         title = system.report.title
         form = system.report.claims
         # Systems with the same name in two folders are two rows.
-        cells[title if counts[title, form] == 1 else name, form] = macro[name]
+        label = title if counts[title, form] == 1 else name
+        cells[label, form] = macro[name]
     names = list(dict.fromkeys(name for name, _ in cells))
     forms = list(dict.fromkeys(form for _, form in cells))
     title = f"Systems and representations, macro {compared.scored.metric}"
     if len(forms) < 2:
         return Section(title)
-    values = np.array([[cells.get((name, form), np.nan) for form in forms] for name in names])
-    rows = [[name, *(cells.get((name, form)) for form in forms)] for name in names]
-    table = TextTable(["system", *forms], rows)
-    low = float(np.nanmin(values))
+
+    rows: list[list[Cell]] = []
+    values: list[list[float]] = []
     empty = []
-    for _ in names:
+    for name in names:
+        known = [cells.get((name, form)) for form in forms]
+        rows.append([name, *known])
+        values.append([cells.get((name, form), np.nan) for form in forms])
         empty.append([""] * len(forms))
+    table = TextTable(["system", *forms], rows)
+    scores = np.array(values)
+    lowest = float(np.nanmin(scores))
+    levels = shades(scores, lowest)
+    shaded = ShadedTable(title, table, levels, empty)
     note = _forms_note(compared).strip()
-    return Section(title, note=note, shaded=[ShadedTable(title, table, shades(values, low), empty)])
+    return Section(title, note=note, shaded=[shaded])
 
 
 def shades(values: np.ndarray, low: float) -> list[list[int]]:
     """Grade values from `low` to the largest as 0 to `SHADES`; NaN is 0."""
     top = float(np.nanmax(values))
-    grades = np.nan_to_num(SHADES * (values - low) / ((top - low) or 1.0))
-    return [[int(grade) for grade in row] for row in np.ceil(grades - 1e-9)]
+    span = (top - low) or 1.0
+    grades = np.nan_to_num(SHADES * (values - low) / span)
+    levels: list[list[int]] = []
+    for row in np.ceil(grades - 1e-9):
+        levels.append([int(grade) for grade in row])
+    return levels
 
 
 def _style_grids(compared: PageData) -> Section:
@@ -413,20 +481,28 @@ def _heat_map(grid: StyleGrid, retriever: str, origin: str) -> ShadedTable:
         row = []
         for sources in grid.sources:
             row.append(cells[claims, sources])
-        rows.append([f"{claims} {STYLES[claims].what}", *map(_marked, row)])
+        label = f"{claims} {STYLES[claims].what}"
+        rows.append([label, *map(_marked, row)])
         values.append([cell.value for cell in row])
+
     title = f"{retriever}{origin}: macro {MAIN_METRIC} by style"
-    columns = [retriever, *(f"{style} {STYLES[style].what}" for style in grid.sources)]
+    columns = [retriever]
+    for style in grid.sources:
+        columns.append(f"{style} {STYLES[style].what}")
+    table = TextTable(columns, rows)
     empty = []
     for _ in grid.claims:
         empty.append([""] * len(grid.sources))
     scores = np.array(values)
-    levels = shades(scores, float(scores.min()))
-    return ShadedTable(title, TextTable(columns, rows), levels, empty)
+    lowest = float(scores.min())
+    levels = shades(scores, lowest)
+    return ShadedTable(title, table, levels, empty)
 
 
 def _marked(cell: GridCell) -> str:
-    return f"{cell.value:.4f}{'^' * cell.is_best}{'*' * cell.differs}"
+    best = "^" * cell.is_best
+    differs = "*" * cell.differs
+    return f"{cell.value:.4f}{best}{differs}"
 
 
 def _gaps(compared: PageData) -> Section:
@@ -440,24 +516,28 @@ def _gaps(compared: PageData) -> Section:
             columns = not_run.columns
             missing += not_run.rows
         for system in report.systems.values():
-            for name, failures in _failures(system).items():
+            by_stage = _failures(system)
+            for name, failures in by_stage.items():
                 for reason, claims in failures.items():
                     failed.append([name, reason, claims])
         notes |= dict.fromkeys(report.notes)
+    note_rows = [[note] for note in notes]
     tables = {
         "Not run": TextTable(columns, missing),
         "Failures": TextTable(["system", "why", "claims"], failed),
-        "Notes": TextTable(["note"], [[note] for note in notes]),
+        "Notes": TextTable(["note"], note_rows),
     }
     numbers = {name: table for name, table in tables.items() if table.rows}
-    return Section(", ".join(numbers).capitalize(), numbers=numbers)
+    title = ", ".join(numbers).capitalize()
+    return Section(title, numbers=numbers)
 
 
 def _failures(system: SystemReport) -> dict[str, Mapping[str, int]]:
-    stages = {}
+    failures: dict[str, Mapping[str, int]] = {}
     for stage in system.stages[:-1]:
-        stages[f"{system.name}: {stage.name}"] = stage.failures
-    return {**stages, system.name: system.failures}
+        failures[f"{system.name}: {stage.name}"] = stage.failures
+    failures[system.name] = system.failures
+    return failures
 
 
 def _cost(compared: PageData) -> Section:
@@ -477,21 +557,28 @@ def _cost(compared: PageData) -> Section:
         )
     if compared.subset:
         notes.append("Costs include the claims in all languages.")
-    plot = scatter_plot(spots, "seconds", f"macro {metric}") if len(spots) > 1 else ""
-    rows = []
+    plot = ""
+    if len(spots) > 1:
+        plot = scatter_plot(spots, "seconds", f"macro {metric}")
+    rows: list[list[Cell]] = []
     columns = cost_columns(costs.values())
     for name, cost in costs.items():
-        rows.append([name, macro[name], *cost_cells(cost, columns)])
+        cells = cost_cells(cost, columns)
+        rows.append([name, macro[name], *cells])
     table = TextTable(["system", metric, *columns], rows)
     return Section(title, plot, " ".join(notes), {title: table})
 
 
-def _cost_spots(costs: Mapping[str, SystemCost | None], bars: Mapping[str, Bar]) -> dict[str, Spot]:
+def _cost_spots(
+    costs: Mapping[str, SystemCost | None],
+    bars: Mapping[str, Bar],
+) -> dict[str, Spot]:
     """Make points of seconds and score; of many, name those that no cheaper system beats."""
     spots: dict[str, Spot] = {}
     for name, cost in costs.items():
         if cost is not None and cost.seconds:
-            spots[name] = Spot(cost.seconds, bars[name]._replace(filled=not cost.reused))
+            bar = bars[name]._replace(filled=not cost.reused)
+            spots[name] = Spot(cost.seconds, bar)
     if len(spots) <= _MOST_NAMES:
         return spots
     named: dict[str, Spot] = {}

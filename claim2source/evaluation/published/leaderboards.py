@@ -59,7 +59,10 @@ class Leaderboard(Strict):
     @property
     def languages(self) -> tuple[str, ...]:
         """Languages that have places, and `macro` if there are several."""
-        return (*self.queries, MACRO) if len(self.queries) > 1 else tuple(self.queries)
+        languages = tuple(self.queries)
+        if len(languages) > 1:
+            return (*languages, MACRO)
+        return languages
 
     def place(self, language: str, score: float) -> Place | None:
         """Rank a score as if it were one more submission; equal scores share a place.
@@ -74,16 +77,34 @@ class Leaderboard(Strict):
                 continue
             ours = round(score, team.digits)
             theirs = team.scores[language]
-            (ties if ours == theirs else above if theirs > ours else below).append(team)
+            if ours == theirs:
+                ties.append(team)
+            elif theirs > ours:
+                above.append(team)
+            else:
+                below.append(team)
         if not above and not below:
             return None
-        best = max([len(above), *_ranks(above, language)]) + 1
-        worst = min(_ranks(below, language), default=self.teams + 1)
-        if tied := _ranks(ties, language):
-            best = worst = min(tied)
+
+        known_above = _ranks(above, language)
+        known_below = _ranks(below, language)
+        known_ties = _ranks(ties, language)
+        best = max([len(above), *known_above]) + 1
+        worst = min(known_below, default=self.teams + 1)
+        if known_ties:
+            best = min(known_ties)
+            worst = best
         others = above or below
-        lead = score - max(team.scores[language] for team in others)
-        return Place(self.id, language, score, best, max(best, worst), self.teams, lead)
+        nearest = max(team.scores[language] for team in others)
+        return Place(
+            board=self.id,
+            language=language,
+            score=score,
+            best=best,
+            worst=max(best, worst),
+            teams=self.teams,
+            lead=score - nearest,
+        )
 
 
 def _ranks(teams: Iterable[Team], language: str) -> list[int]:
@@ -97,9 +118,12 @@ def load_leaderboards(folder: Path = FOLDER) -> tuple[Leaderboard, ...]:
     for path in sorted(folder.glob("*.yaml")):
         paper = as_plain(read_yaml(path))
         for raw in paper.get("leaderboards", ()):
-            values = {**raw, "known": _teams(raw.get("known", {}))}
-            values["note"] = " ".join(raw.get("note", "").split())
-            boards.append(validated(Leaderboard, values, path, str(raw.get("id"))))
+            values: dict[str, Any] = {**raw}
+            values["known"] = _teams(raw.get("known", {}))
+            note = raw.get("note", "")
+            values["note"] = " ".join(note.split())
+            board = validated(Leaderboard, values, path, str(raw.get("id")))
+            boards.append(board)
     return tuple(boards)
 
 
@@ -109,26 +133,35 @@ def _teams(known: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def places(system: LoadedSystem) -> tuple[Place, ...]:
     """Rank a system on the leaderboards of its test, in languages in which it has all claims."""
-    if system.report.simulated:
+    report = system.report
+    if report.simulated:
         return ()
     found = []
     for board in load_leaderboards():
         if system.split not in board.splits:
             continue
         for language in board.languages:
-            score = system.report.table.get(language, {}).get(board.metric)
-            if score is None or not _is_whole(board, system.report, language):
+            scores = report.table.get(language, {})
+            score = scores.get(board.metric)
+            if score is None or not _is_whole(board, report, language):
                 continue
-            if (place := board.place(language, float(score))) is not None:
+            place = board.place(language, float(score))
+            if place is not None:
                 found.append(place)
     return tuple(found)
 
 
 def _is_whole(board: Leaderboard, report: SystemReport, language: str) -> bool:
     """Whether a report scores as many claims as the test has."""
-    needed = board.queries if language == MACRO else {language: board.queries[language]}
-    same = all(report.queries.get(lang) == claims for lang, claims in needed.items())
-    return same and (language != MACRO or report.queries.keys() == needed.keys())
+    needed = board.queries
+    if language != MACRO:
+        needed = {language: board.queries[language]}
+    for lang, claims in needed.items():
+        if report.queries.get(lang) != claims:
+            return False
+    if language != MACRO:
+        return True
+    return report.queries.keys() == needed.keys()
 
 
 def with_places(report: Report, systems: Iterable[SystemReport]) -> Report:
@@ -136,8 +169,10 @@ def with_places(report: Report, systems: Iterable[SystemReport]) -> Report:
     rows = dict(report.systems)
     for system in systems:
         loaded = LoadedSystem(system, Path(), report.dataset, report.split)
-        if found := places(loaded):
-            rows[system.name] = replace(rows[system.name], places=found)
+        found = places(loaded)
+        if found:
+            row = rows[system.name]
+            rows[system.name] = replace(row, places=found)
     return replace(report, systems=rows)
 
 
@@ -149,12 +184,19 @@ def places_parts(placed: Sequence[tuple[str, Place]]) -> list[Part]:
     for system, place in placed:
         rows.append(
             [
-                *(place.board, place.language, f"{place.score:.4f}", place.text),
-                *(place.teams, f"{place.lead:+.4f}", system),
+                place.board,
+                place.language,
+                f"{place.score:.4f}",
+                place.text,
+                place.teams,
+                f"{place.lead:+.4f}",
+                system,
             ]
         )
     columns = ["leaderboard", "language", "ours", "place", "teams", "lead", "system"]
     numeric = [False, False, True, True, True, True, False]
+    table = TextTable(columns, rows, numeric=numeric)
+
     used = set()
     for _, place in placed:
         used.add(place.board)
@@ -169,4 +211,4 @@ def places_parts(placed: Sequence[tuple[str, Place]]) -> list[Part]:
         "place: as one more submission, a range if teams in between are not known; lead: over the "
         "next known score if it is the first, else behind the best."
     )
-    return ["Places on official tests:", TextTable(columns, rows, numeric=numeric), meaning, *notes]
+    return ["Places on official tests:", table, meaning, *notes]

@@ -27,8 +27,22 @@ WIDEST = 10  # most columns of a table in a terminal
 # A file for programs has the same columns with and without energy.
 _CSV_COSTS = (*COST_COLUMNS, ENERGY)
 CSV_COLUMNS = (
-    *("table", "row", "column", "metric", "language", "unit", "published", "unreliable"),
-    *("ours", "difference", "low", "high", "inside", "same_claims", "report", *_CSV_COSTS),
+    "table",
+    "row",
+    "column",
+    "metric",
+    "language",
+    "unit",
+    "published",
+    "unreliable",
+    "ours",
+    "difference",
+    "low",
+    "high",
+    "inside",
+    "same_claims",
+    "report",
+    *_CSV_COSTS,
 )
 
 
@@ -51,19 +65,34 @@ def our_scores(table: Table, systems: Sequence[LoadedSystem]) -> Cells:
     cells: Cells = {}
     for row in table.rows:
         mine = [system for system in systems if _is_row(row, system)]
-        for column in table.columns if mine else ():
+        if not mine:
+            continue
+        for column in table.columns:
             fitting = [s for s in mine if column.metric and _is_cell(table, column, s)]
-            for system in sorted(fitting, key=lambda s: not _same_claims(column, s)):
-                same_claims = _same_claims(column, system)
-                if column.minus is None:
-                    bounded = _bounded_score(column, system, same_claims)
-                else:
-                    bounded = _bounded_difference(table, column, system, systems)
-                if bounded is not None:
-                    cell = _published_score(table, row.name, column, bounded, same_claims)
-                    cells[row.name, column.name] = OurScore(cell, system)
-                    break
+            ours = _our_score(table, row, column, fitting, systems)
+            if ours is not None:
+                cells[row.name, column.name] = ours
     return cells
+
+
+def _our_score(
+    table: Table,
+    row: PublishedRow,
+    column: Column,
+    fitting: Sequence[LoadedSystem],
+    systems: Sequence[LoadedSystem],
+) -> OurScore | None:
+    """Return the score of the first `fitting` system that has one; same claims come first."""
+    for system in sorted(fitting, key=lambda s: not _same_claims(column, s)):
+        same_claims = _same_claims(column, system)
+        if column.minus is None:
+            bounded = _bounded_score(column, system, same_claims)
+        else:
+            bounded = _bounded_difference(table, column, system, systems)
+        if bounded is not None:
+            cell = _published_score(table, row.name, column, bounded, same_claims)
+            return OurScore(cell, system)
+    return None
 
 
 def _published_score(
@@ -76,18 +105,24 @@ def _published_score(
     """Compare our score with a cell; there is no difference if the claims are not the paper's."""
     published = table.absolute(row, column.name)
     ours, low, high = bounded
+    difference: float | None = None
+    if same_claims and published is not None:
+        difference = ours - published
     is_inside = "unknown"
     if low is not None and high is not None and published is not None and same_claims:
         is_inside = "yes" if low <= published <= high else "no"
     return PublishedScore(
-        *(table.id, row, column.name, published, table.reasons(row, column.name), ours),
-        *(
-            ours - published if same_claims and published is not None else None,
-            low,
-            high,
-            is_inside,
-            same_claims,
-        ),
+        table=table.id,
+        row=row,
+        column=column.name,
+        published=published,
+        unreliable=table.reasons(row, column.name),
+        ours=ours,
+        difference=difference,
+        low=low,
+        high=high,
+        inside=is_inside,
+        same_claims=same_claims,
         digits=column.digits,
     )
 
@@ -111,33 +146,44 @@ def _bounded_difference(
 
     def distance(base: LoadedSystem) -> tuple[bool, bool]:
         is_elsewhere = base.report_folder != system.report_folder
-        return is_elsewhere, base.report.system != system.report.system
+        is_other = base.report.system != system.report.system
+        return is_elsewhere, is_other
 
     same_claims = _same_claims(column, system)
     ours = _bounded_score(column, system, same_claims)
     for base in sorted(bases, key=distance):
         theirs = _bounded_score(column, base, same_claims)
         if ours is not None and theirs is not None:
-            return ours[0] - theirs[0], None, None
+            difference = ours[0] - theirs[0]
+            return difference, None, None
     return None
 
 
-def _bounded_score(column: Column, system: LoadedSystem, same_claims: bool) -> _Bounded | None:
+def _bounded_score(
+    column: Column,
+    system: LoadedSystem,
+    same_claims: bool,
+) -> _Bounded | None:
     """Return a report's score for a column and its bounds, in the paper's unit; None if absent."""
     report = system.report
     metric = str(column.metric)
     if metric == "seconds":
         # The costs are those of all claims of the system.
         fits = same_claims and list(report.languages) == [column.language]
-        return (report.cost.seconds, None, None) if fits and report.cost is not None else None
-    value = report.table.get(column.language, {}).get(metric)
+        if not fits or report.cost is None:
+            return None
+        return report.cost.seconds, None, None
+    scores = report.table.get(column.language, {})
+    value = scores.get(metric)
     if value is None:
         return None
     factor = column.factor
+    mean = factor * value
     bounds = report.interval(metric, column.language)
     if bounds is None:
-        return factor * value, None, None
-    return factor * value, factor * bounds[0], factor * bounds[1]
+        return mean, None, None
+    low, high = bounds
+    return mean, factor * low, factor * high
 
 
 def with_published(report: Report, systems: Iterable[SystemReport]) -> Report:
@@ -148,14 +194,17 @@ def with_published(report: Report, systems: Iterable[SystemReport]) -> Report:
             loaded.append(LoadedSystem(system, Path(), report.dataset, report.split))
     cells: dict[str, list[PublishedScore]] = {system.name: [] for system in loaded}
     for table in load_published():
-        for ours in our_scores(table, loaded).values():
+        found = our_scores(table, loaded)
+        for ours in found.values():
             if ours.cell.published is not None:
                 cells[ours.system.name].append(ours.cell)
+
     rows: dict[str, SystemReport] = {}
     for name, own in cells.items():
         rows[name] = replace(report.systems[name], published=tuple(own))
     placed = replace(report, systems={**report.systems, **rows})
-    return with_places(placed, [placed.systems[system.name] for system in loaded])
+    scored = [placed.systems[system.name] for system in loaded]
+    return with_places(placed, scored)
 
 
 def published_parts(systems: Mapping[str, SystemReport]) -> list[Part]:
@@ -177,6 +226,7 @@ def _beside_ours(systems: Mapping[str, SystemReport]) -> list[Part]:
     scores = ("published", "ours", "difference", "95 %")
     costs = cost_columns(system.cost for system, _ in cells)
     columns = ["table", "row", "column", *scores, "inside", "system", *costs]
+    numeric = [*[False] * 3, *[True] * 4, False, False, *[True] * len(costs)]
     rows = []
     for system, cell in sorted(cells, key=lambda pair: pair[1].table):
         rows.append(
@@ -189,60 +239,75 @@ def _beside_ours(systems: Mapping[str, SystemReport]) -> list[Part]:
                 *cost_cells(system.cost, costs),
             ]
         )
+    table = TextTable(columns, rows, numeric=numeric)
+
     notes = []
     if any(cell.unreliable for _, cell in cells):
         notes.append("?: not a target; eval/report.py --published gives the reason.")
     if not all(cell.same_claims for _, cell in cells):
         notes.append("*: not compared, because the claims are not the paper's.")
-    numeric = [*[False] * 3, *[True] * 4, False, False, *[True] * len(costs)]
-    return ["Published numbers next to ours:", TextTable(columns, rows, numeric=numeric), *notes]
+    return ["Published numbers next to ours:", table, *notes]
 
 
 def _score_cells(cell: PublishedScore) -> list[Cell]:
     """Format the published score, ours, the difference, our interval, and whether it is inside."""
     digits = cell.digits
     unreliable = "?" if cell.unreliable else ""
+    published = f"{cell.published:.{digits}f}{unreliable}"
     others = "" if cell.same_claims else "*"
-    difference = None if cell.difference is None else f"{cell.difference:+.{digits}f}"
+    ours = f"{cell.ours:.{digits}f}{others}"
+    difference = None
+    if cell.difference is not None:
+        difference = f"{cell.difference:+.{digits}f}"
     bounds = None
     if cell.low is not None and cell.high is not None:
         bounds = f"{cell.low:.{digits}f} to {cell.high:.{digits}f}"
-    published = f"{cell.published:.{digits}f}{unreliable}"
-    return [published, f"{cell.ours:.{digits}f}{others}", difference, bounds, cell.inside]
+    return [published, ours, difference, bounds, cell.inside]
 
 
 def _is_row(row: PublishedRow, system: LoadedSystem) -> bool:
+    report = system.report
     # The news paper injects the golds; rows with this label do the same.
-    if system.report.simulated and not system.report.model.endswith("+gold"):
+    if report.simulated and not report.model.endswith("+gold"):
         return False
 
     def kind_and_name(model: str) -> tuple[str, str]:
         if "(" in model:  # composed of several models, so it is not a folder's name
             return "", model.casefold()
         kind, _, name = model.rpartition(":")
-        return kind, Path(name).name.casefold()
+        folder = Path(name)
+        return kind, folder.name.casefold()
 
-    return kind_and_name(system.report.model) in map(kind_and_name, row.models)
+    own = kind_and_name(report.model)
+    return own in map(kind_and_name, row.models)
 
 
 def _is_cell(table: Table, column: Column, system: LoadedSystem) -> bool:
-    if column.splits and system.split not in column.splits or column.style != system.report.style:
+    report = system.report
+    if column.splits and system.split not in column.splits:
+        return False
+    if column.style != report.style:
         return False
     # English claims are the same text in every representation.
-    if column.claims and column.language != "en" and column.claims != system.report.claims:
+    if column.claims and column.language != "en" and column.claims != report.claims:
         return False
-    if column.sources and system.report.sources and column.sources != system.report.sources:
+    if column.sources and report.sources and column.sources != report.sources:
         return False
-    is_dataset = any(name in Path(system.dataset).name.casefold() for name in table.names)
-    return is_dataset or bool(column.queries) and _same_claims(column, system)
+    dataset = Path(system.dataset).name.casefold()
+    if any(name in dataset for name in table.names):
+        return True
+    return bool(column.queries) and _same_claims(column, system)
 
 
 def _same_claims(column: Column, system: LoadedSystem) -> bool:
-    return all(
-        system.report.queries.get(lang) == claims
-        for lang, claims in (column.queries or {}).items()
-        if column.language in (MACRO, lang)
-    )
+    queries = column.queries or {}
+    for lang, claims in queries.items():
+        if column.language not in (MACRO, lang):
+            continue
+        scored = system.report.queries.get(lang)
+        if scored != claims:
+            return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -259,13 +324,16 @@ class PublishedTables:
         """Find our scores for the cells of these tables or papers, by default for all."""
         tables = load_published()
         if names:
-            allowed = [*dict.fromkeys(table.paper for table in tables), *(t.id for t in tables)]
+            papers = dict.fromkeys(table.paper for table in tables)
+            ids = [table.id for table in tables]
+            allowed = [*papers, *ids]
             for name in names:
                 require(name in allowed, "tables", name, ", ".join(allowed))
             tables = tuple(t for t in tables if t.id in names or t.paper in names)
         cells = {}
         for table in tables:
             cells[table.id] = our_scores(table, systems)
+
         used_ids = set()
         for scores in cells.values():
             for ours in scores.values():
@@ -301,60 +369,86 @@ class PublishedTables:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(CSV_COLUMNS)
         for table in self.tables:
+            cells = self.cells[table.id]
             for row in table.rows:
                 for column in table.columns:
-                    ours = self.cells[table.id].get((row.name, column.name))
-                    writer.writerow(csv_row(table, row, column, ours))
+                    ours = cells.get((row.name, column.name))
+                    line = csv_row(table, row, column, ours)
+                    writer.writerow(line)
         return out.getvalue()
 
     def with_ours(self) -> dict[str, tuple[TextTable, str]]:
         """Return the tables that have a score of ours by name, each with its notes."""
         rows = {}
         for table in self.tables:
-            if cells := self.cells[table.id]:
-                heading, source, values, *rest = table_parts(table, cells, markdown=True)
-                assert isinstance(values, TextTable) and isinstance(heading, str)
-                lines = [str(source), *(part for part in rest if isinstance(part, str))]
-                rows[heading.removeprefix("## ")] = (values, "\n".join(lines))
+            cells = self.cells[table.id]
+            if not cells:
+                continue
+            heading, source, values, *rest = table_parts(table, cells, markdown=True)
+            assert isinstance(values, TextTable) and isinstance(heading, str)
+            remarks = [part for part in rest if isinstance(part, str)]
+            note = "\n".join([str(source), *remarks])
+            name = heading.removeprefix("## ")
+            rows[name] = (values, note)
         if self.placed:
             title, values, *rest = places_parts(self.placed)
             assert isinstance(values, TextTable)
-            rows[str(title).removesuffix(":")] = (values, "\n".join(map(str, rest)))
+            note = "\n".join(map(str, rest))
+            name = str(title).removesuffix(":")
+            rows[name] = (values, note)
         return rows
 
 
 def table_parts(table: Table, cells: Cells, markdown: bool) -> list[Part]:
     """Show a table with ours below each row, then its notes; wide ones in blocks for a terminal."""
     heading = f"{table.paper}: {table.title} [{table.id}]"
-    parts: list[Part] = [f"## {heading}" if markdown else f"{heading}\n{'=' * len(heading)}"]
+    underlined = f"{heading}\n{'=' * len(heading)}"
+    parts: list[Part] = [f"## {heading}" if markdown else underlined]
     parts.append(f"Source: {table.source}.")
     step = len(table.columns) if markdown else WIDEST
     for start in range(0, len(table.columns), step):
-        columns = table.columns[start : start + step]
-        values = zip(*(row.values[start : start + step] for row in table.rows), strict=True)
-        numeric = [False, *(not any(isinstance(v, str) for v in column) for column in values)]
-        names = ["", *(c.name if c.unit != "s" else f"{c.name} (s)" for c in columns)]
+        end = start + step
+        columns = table.columns[start:end]
         lines = []
         for row in table.rows:
             for line in row_lines(table, row, columns, cells):
                 lines.append(line)
+        names = ["", *map(_column_name, columns)]
+        values = zip(*(row.values[start:end] for row in table.rows), strict=True)
+        numeric = [False]
+        for column_values in values:
+            has_text = any(isinstance(value, str) for value in column_values)
+            numeric.append(not has_text)
         parts.append(TextTable(names, padded(lines), numeric=numeric))
-    return parts + notes(table, cells) + used_systems(cells)
+    parts += notes(table, cells)
+    parts += used_systems(cells)
+    return parts
+
+
+def _column_name(column: Column) -> str:
+    if column.unit == "s":
+        return f"{column.name} (s)"
+    return column.name
 
 
 def padded(rows: Sequence[Sequence[str]]) -> list[list[str]]:
     """Pad cells to the longest mark of their column, so that digits align."""
 
     def mark(cell: str) -> int:
-        return len(cell) - cell.rindex("[") if cell.endswith("]") else 0
+        if not cell.endswith("]"):
+            return 0
+        return len(cell) - cell.rindex("[")
 
     widest = []
     for column in zip(*rows, strict=True):
         widest.append(max(map(mark, column)))
     lines = []
     for row in rows:
-        cells = zip(row, widest, strict=True)
-        lines.append([cell + " " * (width - mark(cell)) for cell, width in cells])
+        line = []
+        for cell, width in zip(row, widest, strict=True):
+            padding = " " * (width - mark(cell))
+            line.append(cell + padding)
+        lines.append(line)
     return lines
 
 
@@ -370,24 +464,48 @@ def row_lines(
     differences = ["  difference"]
     verdicts = []
     for column in columns:
-        flags = [*table.cell_flags(row.name, column.name)]
-        if table.empty and table.value(row.name, column.name) is None:
-            flags.append(len(table.flags))  # the note on empty cells follows those on flags
-        mark = f"[{''.join(chr(97 + flag) for flag in flags)}]" if flags else ""
-        printed.append(column.text(table.value(row.name, column.name)) + mark)
+        printed.append(_published_text(table, row, column))
         ours.append(our_text(table, row, column, cells))
         cell = cells.get((row.name, column.name))
         difference = cell.cell.difference if cell else None
-        differences.append("-" if difference is None else f"{difference:+.{column.digits}f}")
-        verdicts.append("-" if cell is None or difference is None else cell.cell.inside)
+        if cell is None or difference is None:
+            differences.append("-")
+            verdicts.append("-")
+        else:
+            differences.append(f"{difference:+.{column.digits}f}")
+            verdicts.append(cell.cell.inside)
+
     if not any(column.metric for column in columns):
         return [printed]
-    if not any((row.name, column.name) in cells for column in columns):
+    has_ours = any((row.name, column.name) in cells for column in columns)
+    if not has_ours:
         return [printed, ours]
     return [printed, ours, differences, ["  inside interval", *verdicts]]
 
 
-def our_text(table: Table, row: PublishedRow, column: Column, cells: Cells) -> str:
+def _published_text(table: Table, row: PublishedRow, column: Column) -> str:
+    """Format a published value, with the letters of the notes on it."""
+    value = table.value(row.name, column.name)
+    text = column.text(value)
+    flags = [*table.cell_flags(row.name, column.name)]
+    if table.empty and value is None:
+        flags.append(len(table.flags))  # the note on empty cells follows those on flags
+    if not flags:
+        return text
+    letters = "".join(map(_letter, flags))
+    return f"{text}[{letters}]"
+
+
+def _letter(note: int) -> str:
+    return chr(97 + note)
+
+
+def our_text(
+    table: Table,
+    row: PublishedRow,
+    column: Column,
+    cells: Cells,
+) -> str:
     """Format our number as the paper would print it: a difference if it prints one."""
     cell = cells.get((row.name, column.name))
     if cell is None:
@@ -396,51 +514,75 @@ def our_text(table: Table, row: PublishedRow, column: Column, cells: Cells) -> s
     if table.relative_to not in (None, column.name):
         base = cells.get((row.name, str(table.relative_to)))
         value = cell.cell.ours - base.cell.ours if base else None
-    return column.text(value) + ("" if cell.cell.same_claims else "*")
+    others = "" if cell.cell.same_claims else "*"
+    return column.text(value) + others
 
 
 def notes(table: Table, cells: Cells) -> list[Part]:
     lines = []
     for i, flag in enumerate(table.flags):
-        lines.append(f"[{chr(97 + i)}] unreliable: {flag.reason}.")
+        lines.append(f"[{_letter(i)}] unreliable: {flag.reason}.")
     if table.empty:
-        lines.append(f"[{chr(97 + len(table.flags))}] empty: {table.empty}.")
+        letter = _letter(len(table.flags))
+        lines.append(f"[{letter}] empty: {table.empty}.")
     if table.note:
         lines.append(f"Note: {table.note}")
+
     labels = set()
     for ours in cells.values():
         if not ours.cell.same_claims:
-            labels.add(f"{ours.system.name}: {ours.system.report.queries}")
+            system = ours.system
+            labels.add(f"{system.name}: {system.report.queries}")
     if labels:
         systems = "; ".join(sorted(labels))
         lines.append(f"* not compared, because the claims are not the paper's ({systems}).")
-    return ["\n".join(lines)] if lines else []
+    if not lines:
+        return []
+    return ["\n".join(lines)]
 
 
 def used_systems(cells: Cells) -> list[Part]:
     by_row: dict[tuple[str, Path, str], SystemReport] = {}
     for (row, _), ours in cells.items():
-        by_row[row, ours.system.report_folder, ours.system.name] = ours.system.report
+        system = ours.system
+        by_row[row, system.report_folder, system.name] = system.report
     costs = cost_columns(report.cost for report in by_row.values())
     rows: list[list[Cell]] = []
     for (row, folder, name), report in by_row.items():
-        rows.append([row, name, str(folder), *cost_cells(report.cost, costs)])
+        own_costs = cost_cells(report.cost, costs)
+        rows.append([row, name, str(folder), *own_costs])
+    if not rows:
+        return []
     columns = ["ours in", "system", "report", *costs]
     numeric = [False, False, False, *[True] * len(costs)]
-    return [TextTable(columns, rows, numeric=numeric)] if rows else []
+    return [TextTable(columns, rows, numeric=numeric)]
 
 
-def csv_row(table: Table, row: PublishedRow, column: Column, ours: OurScore | None) -> list[Cell]:
+def csv_row(
+    table: Table,
+    row: PublishedRow,
+    column: Column,
+    ours: OurScore | None,
+) -> list[Cell]:
     value = table.value(row.name, column.name)
     line: list[Cell] = [
-        *(table.id, row.name, column.name, column.metric, column.language, column.unit),
-        *("" if value is None else column.text(value), table.reasons(row.name, column.name)),
+        table.id,
+        row.name,
+        column.name,
+        column.metric,
+        column.language,
+        column.unit,
+        "" if value is None else column.text(value),
+        table.reasons(row.name, column.name),
     ]
     if ours is None:
-        return line + [None] * (len(CSV_COLUMNS) - len(line))
+        missing = len(CSV_COLUMNS) - len(line)
+        return line + [None] * missing
     cell, system = ours
     numbers = cell.ours, cell.difference, cell.low, cell.high
     for number in numbers:
         line.append(None if number is None else f"{number:.6f}")
-    line += [cell.inside, "yes" if cell.same_claims else "no", str(system.report_folder)]
+    line.append(cell.inside)
+    line.append("yes" if cell.same_claims else "no")
+    line.append(str(system.report_folder))
     return line + cost_cells(system.report.cost, _CSV_COSTS)

@@ -60,7 +60,8 @@ class Column(Strict):
             return value or "-"
         if isinstance(value, int):
             return str(value)  # a count
-        return f"{value:{'+' if self.signed else ''}.{self.digits}f}"
+        sign = "+" if self.signed else ""
+        return f"{value:{sign}.{self.digits}f}"
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,9 @@ class Flag(Strict):
     columns: tuple[str, ...] = ()
 
     def covers(self, row: str, column: str) -> bool:
-        return row in self.rows and (not self.columns or column in self.columns)
+        if row not in self.rows:
+            return False
+        return not self.columns or column in self.columns
 
 
 @dataclass(frozen=True)
@@ -108,15 +111,20 @@ class Table(Strict):
     empty: str = ""
 
     def __post_init__(self) -> None:
-        rows, columns = ({part.name for part in parts} for parts in (self.rows, self.columns))
+        rows = {row.name for row in self.rows}
+        columns = {column.name for column in self.columns}
         if not rows or not columns:
             raise ValueError("must have rows and columns")
+        wanted = len(self.columns)
         for row in self.rows:
-            if len(row.values) != len(self.columns):
-                numbers = f"{len(row.values)} values for {len(self.columns)} columns"
+            count = len(row.values)
+            if count != wanted:
+                numbers = f"{count} values for {wanted} columns"
                 raise ValueError(f"rows.{row.name}: {numbers}")
         for flag in self.flags:
-            wrong = (set(flag.rows) - rows) | (set(flag.columns) - columns)
+            strange_rows = set(flag.rows) - rows
+            strange_columns = set(flag.columns) - columns
+            wrong = strange_rows | strange_columns
             if wrong or not flag.rows:
                 raise ValueError(f"unreliable: no such cells: {sorted(wrong)}")
         for column in self.columns:
@@ -127,20 +135,29 @@ class Table(Strict):
 
     def cell_flags(self, row: str, column: str) -> tuple[int, ...]:
         """List the positions of the flags on a cell, from 0."""
-        return tuple(i for i, flag in enumerate(self.flags) if flag.covers(row, column))
+        positions: list[int] = []
+        for i, flag in enumerate(self.flags):
+            if flag.covers(row, column):
+                positions.append(i)
+        return tuple(positions)
 
     def reasons(self, row: str, column: str) -> str:
         """Join the reasons to doubt a cell; empty without any."""
-        return "; ".join(self.flags[i].reason for i in self.cell_flags(row, column))
+        flags = [self.flags[position] for position in self.cell_flags(row, column)]
+        return "; ".join(flag.reason for flag in flags)
 
     def row(self, name: str) -> PublishedRow:
         """Return the row of this name. Raises KeyError without it."""
-        return {row.name: row for row in self.rows}[name]
+        by_name = {row.name: row for row in self.rows}
+        return by_name[name]
 
     def value(self, row: str, column: str) -> Value:
         """Return one cell as printed. Raises KeyError if there is no such cell."""
-        values = zip(self.columns, self.row(row).values, strict=True)
-        return {own.name: value for own, value in values}[column]
+        values = self.row(row).values
+        by_column: dict[str, Value] = {}
+        for own, value in zip(self.columns, values, strict=True):
+            by_column[own.name] = value
+        return by_column[column]
 
     def absolute(self, row: str, column: str) -> float | None:
         """Return a cell as a score: with `relative_to`, the reference cell is added."""
@@ -150,7 +167,9 @@ class Table(Strict):
         if self.relative_to in (None, column):
             return value
         base = self.value(row, str(self.relative_to))
-        return None if base is None or isinstance(base, str) else base + value
+        if base is None or isinstance(base, str):
+            return None
+        return base + value
 
 
 @cache
@@ -164,27 +183,49 @@ def load_published(folder: Path = FOLDER) -> tuple[Table, ...]:
     for path in sorted(folder.glob("*.yaml")):
         paper = as_plain(read_yaml(path))
         for raw in paper["tables"]:
-            table = validated(Table, _table_fields(paper, raw), path, str(raw.get("id")))
+            values = _table_fields(paper, raw)
+            table_id = str(raw.get("id"))
+            table = validated(Table, values, path, table_id)
             if table.id in tables:
                 raise InputError(path, None, table.id, "another table has this id")
             tables[table.id] = table
     return tuple(tables.values())
 
 
-def _table_fields(paper: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
+def _table_fields(
+    paper: Mapping[str, Any],
+    raw: Mapping[str, Any],
+) -> dict[str, Any]:
     """Return the fields of a table: names moved into rows and columns, shared keys into columns."""
     table = dict(raw, paper=paper["paper"], names=paper["names"])
     shared = {}
     for f in fields(Column):
         if f.name in table:
             shared[f.name] = table.pop(f.name)
+
     relative = table.get("relative_to")
-    table["columns"] = [
-        {"name": str(name), "signed": relative not in (None, name), **shared, **own}
-        for name, own in raw.get("columns", {}).items()
-    ]
-    table["rows"] = [{"name": str(n), **own} for n, own in raw.get("rows", {}).items()]
-    table["flags"] = [
-        {**flag, "reason": " ".join(flag["reason"].split())} for flag in table.pop("unreliable", ())
-    ]
-    return table | {key: " ".join(raw.get(key, "").split()) for key in ("note", "empty")}
+    columns: list[dict[str, Any]] = []
+    for name, own in raw.get("columns", {}).items():
+        column: dict[str, Any] = {
+            "name": str(name),
+            "signed": relative not in (None, name),
+            **shared,
+            **own,
+        }
+        columns.append(column)
+    table["columns"] = columns
+    rows: list[dict[str, Any]] = []
+    for name, own in raw.get("rows", {}).items():
+        row: dict[str, Any] = {"name": str(name), **own}
+        rows.append(row)
+    table["rows"] = rows
+    flags: list[dict[str, Any]] = []
+    for flag in table.pop("unreliable", ()):
+        reason = " ".join(flag["reason"].split())
+        flags.append({**flag, "reason": reason})
+    table["flags"] = flags
+
+    for key in ("note", "empty"):
+        text = raw.get(key, "")
+        table[key] = " ".join(text.split())
+    return table

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
     from claim2source.models import Encoder
 
-_MODEL, _CONFIG = "model.safetensors", "config.json"
+_MODEL = "model.safetensors"
+_CONFIG = "config.json"
 # One file, so that one hash names the weights.
 ONE_SHARD = "1000GB"
 # What checkpoints must share: otherwise they are different models, or a part was trained on val.
@@ -75,8 +76,11 @@ class ScaledCheckpoint:
     ) -> None:
         self.folder = checkpoint_folder(checkpoint)
         self.manifest = Manifest.read(self.folder)
-        self.model = replace(model or ModelConfig(), name=str(self.folder))
-        self.device, self.dtype, self.kind = device, dtype, self.manifest.weights.kind
+        permissions = model or ModelConfig()
+        self.model = replace(permissions, name=str(self.folder))
+        self.device = device
+        self.dtype = dtype
+        self.kind = self.manifest.weights.kind
 
     @cached_property
     def resolved(self) -> Resolved:
@@ -91,45 +95,65 @@ class ScaledCheckpoint:
         """Locate the base's files; None if they were not read."""
         if self.kind != "full":
             return self.resolved.folder
-        return self._base[1] if "_base" in self.__dict__ else None
+        has_read_base = "_base" in self.__dict__
+        if not has_read_base:
+            return None
+        _, folder = self._base
+        return folder
 
     def set(self, scale: float) -> None:
         """Scale the encoder in place, and set the name of its weights in the store."""
         if self.kind == "lora":
             set_adapter_scale(self.encoder.model, scale)
         elif self.kind == "full":
-            import torch
-
-            # At 1 the base is not needed, and may be missing.
-            base = {} if scale == 1 else self.base_weights
-            if base:
-                _require_alike(
-                    self.folder, weight_shapes(self._trained_weights), weight_shapes(base)
-                )
-            with torch.no_grad():
-                for name, live in self.encoder.model.state_dict(keep_vars=True).items():
-                    tuned = self._trained_weights[name]
-                    if base and tuned.is_floating_point():
-                        tuned = base[name].float().lerp(tuned.float(), scale)
-                    live.copy_(tuned)
+            self._set_full(scale)
         self.encoder.weights = self.identity(scale)
+
+    def _set_full(self, scale: float) -> None:
+        """Scale an encoder of which every weight was trained."""
+        import torch
+
+        # At 1 the base is not needed, and may be missing.
+        base = {} if scale == 1 else self.base_weights
+        if base:
+            shapes = weight_shapes(self._trained_weights)
+            base_shapes = weight_shapes(base)
+            _require_alike(self.folder, shapes, base_shapes)
+        with torch.no_grad():
+            state = self.encoder.model.state_dict(keep_vars=True)
+            for name, live in state.items():
+                tuned = self._trained_weights[name]
+                if base and tuned.is_floating_point():
+                    tuned = base[name].float().lerp(tuned.float(), scale)
+                live.copy_(tuned)
 
     def identity(self, scale: float) -> Identity:
         """Identify the weights at a scale in the store.
 
         At 0 it is the base's identity and at 1 the checkpoint's, so that they share vectors.
         """
-        scale, weights = float(scale), self.manifest.weights
-        folder = self._base[1] if self.kind == "full" and scale == 0 else self.resolved.folder
-        base = {"base": self.manifest.base.sha256, "tokenizer": tokenizer_hash(folder)}
+        scale = float(scale)
+        weights = self.manifest.weights
+        if self.kind == "full" and scale == 0:
+            _, folder = self._base
+        else:
+            folder = self.resolved.folder
+        base = {
+            "base": self.manifest.base.sha256,
+            "tokenizer": tokenizer_hash(folder),
+        }
         if weights.dense is not None:
             base["dense"] = weights.dense
         if self.kind == "base" or scale == 0:
             return base
         if self.kind == "full" and scale != 1:
-            tuned = {"tuned": weights.sha256, "tuned_config": weights.config_sha256}
+            tuned = {
+                "tuned": weights.sha256,
+                "tuned_config": weights.config_sha256,
+            }
             return {**base, **tuned, "scale": scale}
-        return replace(weights, scale=scale).identity(base)
+        scaled = replace(weights, scale=scale)
+        return scaled.identity(base)
 
     def save_model(self, folder: Path, scale: float, dtype: Dtype) -> str:
         """Write the plain model at a scale, cast after the sum; return the weights' sha256.
@@ -143,19 +167,22 @@ class ScaledCheckpoint:
         del self.resolved
         if self.kind == "lora":
             model = model.merge_and_unload()
-        model.to(getattr(torch, dtype)).save_pretrained(str(folder), max_shard_size=ONE_SHARD)
+        torch_dtype = getattr(torch, dtype)
+        model.to(torch_dtype).save_pretrained(str(folder), max_shard_size=ONE_SHARD)
         return file_hash(folder / _MODEL)
 
     @property
     def base_weights(self) -> dict[str, Tensor]:
-        return self._base[0].model.state_dict()
+        encoder, _ = self._base
+        return encoder.model.state_dict()
 
     @property
     def saved_base_weights(self) -> dict[str, Tensor]:
         """Return the base's weights by their names in a checkpoint's file."""
         from safetensors.torch import load_file
 
-        model: Any = self._base[0].model
+        encoder, _ = self._base
+        model: Any = encoder.model
         with tempfile.TemporaryDirectory() as folder:
             # transformers writes some weights under names that differ from those in memory.
             model.save_pretrained(folder, max_shard_size=ONE_SHARD)
@@ -165,7 +192,8 @@ class ScaledCheckpoint:
     def _base(self) -> tuple[Encoder, Path]:
         """Load the base in float32, and find its folder. Raises `InputError` for other weights."""
         settings = replace(self.manifest.encoder, dtype="float32", quantization=None)
-        base, file = self.manifest.base, self.folder / FILE
+        base = self.manifest.base
+        file = self.folder / FILE
         return load_base(base, file, settings, self.model, "cpu")
 
     @cached_property
@@ -181,10 +209,18 @@ def weight_shapes(state: Mapping[str, Tensor]) -> Shapes:
     return {name: tuple(weight.shape) for name, weight in state.items()}
 
 
-def _require_alike(file: Path, shapes: Shapes, others: Shapes) -> None:
+def _require_alike(
+    file: Path,
+    shapes: Shapes,
+    others: Shapes,
+) -> None:
     """Raise `InputError` if weights differ in name or shape from a base or another part."""
-    if odd := {*shapes.items()} ^ {*others.items()}:
-        raise InputError(file, field=min(odd)[0], reason="does not fit the other weights")
+    own_items = set(shapes.items())
+    other_items = set(others.items())
+    odd = own_items ^ other_items
+    if odd:
+        name, _ = min(odd)
+        raise InputError(file, field=name, reason="does not fit the other weights")
 
 
 def read_parts(checkpoints: Sequence[str | Path]) -> dict[Path, Manifest]:
@@ -193,20 +229,23 @@ def read_parts(checkpoints: Sequence[str | Path]) -> dict[Path, Manifest]:
     Raises `UserError` if they cannot be summed: if base, kind, rendering or val differ, or if
     weights are not the manifest's.
     """
-    parts = {folder: Manifest.read(folder) for folder in map(checkpoint_folder, checkpoints)}
+    folders = map(checkpoint_folder, checkpoints)
+    parts = {folder: Manifest.read(folder) for folder in folders}
     first = next(iter(parts))
-    if len({folder.resolve() for folder in parts}) < max(2, len(checkpoints)):
+    different = {folder.resolve() for folder in parts}
+    if len(different) < max(2, len(checkpoints)):
         raise UserError("checkpoints: a sum needs two or more different ones")
     for folder, manifest in parts.items():
-        if manifest.weights.kind == "base":
+        weights = manifest.weights
+        if weights.kind == "base":
             raise UserError(f"{folder}: is the untrained base")
-        if manifest.weights.projection is not None:
+        if weights.projection is not None:
             raise UserError(f"{folder}: has a projection and cannot be summed")
-        for field, of in _SHARED_FIELDS.items():
-            if of(manifest) != of(parts[first]):
+        for field, read in _SHARED_FIELDS.items():
+            if read(manifest) != read(parts[first]):
                 raise UserError(f"{folder}: its {field} differs from that of {first}")
-        name = _MODEL if manifest.weights.kind == "full" else ADAPTER_FILE
-        check_hash(folder / name, manifest.weights.sha256)
+        name = _MODEL if weights.kind == "full" else ADAPTER_FILE
+        check_hash(folder / name, weights.sha256)
     return parts
 
 
@@ -223,20 +262,28 @@ def write_sum(
     one adapter whose rank is the sum of the ranks. The manifest, which is returned, names the
     weights that were summed.
     """
-    first = next(iter(parts.values()))
+    manifests = list(parts.values())
+    first = next(iter(manifests))
     with atomic_folder(folder) as temporary:
         if first.weights.kind == "full":
-            names = (_MODEL, _CONFIG)
+            file = _MODEL
+            config_file = _CONFIG
             _sum_full(list(parts), weights, temporary, model)
         else:
-            names = (ADAPTER_FILE, ADAPTER_CONFIG_FILE)
+            file = ADAPTER_FILE
+            config_file = ADAPTER_CONFIG_FILE
             _sum_adapters(parts, weights, temporary)
-        sha256, config_sha256 = (file_hash(temporary / name) for name in names)
+        summed = replace(
+            first.weights,
+            sha256=file_hash(temporary / file),
+            scale=1.0,
+            config_sha256=file_hash(temporary / config_file),
+        )
         manifest = replace(
             first,
-            weights=replace(first.weights, sha256=sha256, scale=1.0, config_sha256=config_sha256),
-            epoch=max(manifest.epoch for manifest in parts.values()),
-            soup=tuple(str(manifest.weights.sha256) for manifest in parts.values()),
+            weights=summed,
+            epoch=max(manifest.epoch for manifest in manifests),
+            soup=tuple(str(manifest.weights.sha256) for manifest in manifests),
             scores={},
             trained_on=_trained_on(parts),
         )
@@ -266,8 +313,9 @@ def _sum_full(
     from safetensors.torch import save_file
 
     first = parts[0]
-    for file in (first / _CONFIG, *tokenizer_files(first)):
-        shutil.copyfile(file, folder / file.name)
+    files_to_copy = (first / _CONFIG, *tokenizer_files(first))
+    for file_to_copy in files_to_copy:
+        shutil.copyfile(file_to_copy, folder / file_to_copy.name)
     if (first / MODULES).is_file():
         copy_modules(first, folder)
     share_of_base = 0.0 if weights is None else 1 - sum(weights)
@@ -294,35 +342,48 @@ def _require_summable(
     """Raise `InputError` if a part has other tensors than the base, or than the first part."""
     shapes: list[Shapes] = []
     for file in files:
-        shapes.append({name: tuple(file.get_slice(name).get_shape()) for name in file.keys()})
+        own: dict[str, tuple[int, ...]] = {}
+        for name in file.keys():
+            tensor = file.get_slice(name)
+            own[name] = tuple(tensor.get_shape())
+        shapes.append(own)
     expected = shapes[0]
     if base:
         # A base may have more tensors: tied weights are in the file once.
         in_base = weight_shapes(base)
         expected = {name: shape for name, shape in in_base.items() if name in shapes[0]}
-    for part, own in zip(parts, shapes, strict=True):
-        _require_alike(part / _MODEL, own, expected)
+    for part, part_shapes in zip(parts, shapes, strict=True):
+        _require_alike(part / _MODEL, part_shapes, expected)
 
 
-def _weighted_total(values: Sequence[Tensor], weights: Sequence[float] | None) -> Tensor:
+def _weighted_total(
+    values: Sequence[Tensor],
+    weights: Sequence[float] | None,
+) -> Tensor:
     """Sum tensors with weights, or average them without, in float64."""
     import torch
 
     terms = torch.stack([value.to(torch.float64) for value in values])
     if weights is None:
         return terms.mean(dim=0)
-    return torch.tensordot(torch.tensor(weights, dtype=torch.float64), terms, 1)
+    factors = torch.tensor(weights, dtype=torch.float64)
+    return torch.tensordot(factors, terms, 1)
 
 
 def _sum_adapters(
-    parts: Mapping[Path, Manifest], weights: Sequence[float] | None, folder: Path
+    parts: Mapping[Path, Manifest],
+    weights: Sequence[float] | None,
+    folder: Path,
 ) -> None:
     """Sum deltas: A stacks all A's vertically, B all weighted B's horizontally."""
     import torch
     from safetensors.torch import load_file, save_file
 
-    states, scales, rank = [], [], 0
+    states: list[dict[str, Tensor]] = []
+    scales: list[float] = []
+    rank = 0
     config: dict[str, Any] = {}
+    first = next(iter(parts))
     weights = weights or [1 / len(parts)] * len(parts)
     for (part, manifest), weight in zip(parts.items(), weights, strict=True):
         file = part / ADAPTER_CONFIG_FILE
@@ -331,19 +392,27 @@ def _sum_adapters(
             # The factors of all experts are one tensor and cannot be stacked.
             reason = "adapters with target_parameters cannot be summed"
             raise InputError(file, reason=reason)
-        states.append(load_file(part / ADAPTER_FILE))
-        if unshared := states[0].keys() ^ states[-1].keys():
-            raise UserError(f"{part}: {min(unshared)} is adapted only in it or {next(iter(parts))}")
-        scales.append(manifest.weights.scale * config["lora_alpha"] / config["r"] * weight)
-        rank += config["r"]
-    state = {}
+        state = load_file(part / ADAPTER_FILE)
+        states.append(state)
+        unshared = states[0].keys() ^ state.keys()
+        if unshared:
+            raise UserError(f"{part}: {min(unshared)} is adapted only in it or {first}")
+        alpha = config["lora_alpha"]
+        own_rank = config["r"]
+        scales.append(manifest.weights.scale * alpha / own_rank * weight)
+        rank += own_rank
+
+    stacked: dict[str, Tensor] = {}
     for name in states[0]:
+        is_b = ".lora_B." in name
         factors = [part_state[name].float() for part_state in states]
-        if ".lora_B." in name:
+        if is_b:
             factors = [factor * scale for factor, scale in zip(factors, scales, strict=True)]
         elif ".lora_A." not in name:
-            raise UserError(f"{next(iter(parts))}: {name} is not a factor of a delta")
-        state[name] = torch.cat(factors, dim=1 if ".lora_B." in name else 0).contiguous()
-    save_file(state, folder / ADAPTER_FILE)
+            raise UserError(f"{first}: {name} is not a factor of a delta")
+        joined = torch.cat(factors, dim=1 if is_b else 0)
+        stacked[name] = joined.contiguous()
+    save_file(stacked, folder / ADAPTER_FILE)
     # alpha / r is 1: the scales are in B.
-    write_json(folder / ADAPTER_CONFIG_FILE, config | {"r": rank, "lora_alpha": rank})
+    settings = config | {"r": rank, "lora_alpha": rank}
+    write_json(folder / ADAPTER_CONFIG_FILE, settings)
