@@ -42,7 +42,7 @@ FUSIONS: Mapping[Fusion, Callable[[np.ndarray, np.ndarray, float], np.ndarray]] 
     "a*q+(1-a)*n": lambda q, n, a: a * q + (1 - a) * n,
 }
 # A small model may write a list without end.
-_MOST_FACTS, _MOST_ENTITIES = 40, 30
+_MOST_FACTS, _MOST_ENTITIES = 40, 20
 _FACTS = object_schema(facts={**TEXTS, "maxItems": _MOST_FACTS})
 # The papers' temperature of the extraction; its versions would else be the same.
 _TEMPERATURE = 0.1
