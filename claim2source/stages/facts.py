@@ -49,7 +49,7 @@ FUSIONS: Mapping[Fusion, Callable[[np.ndarray, np.ndarray, float], np.ndarray]] 
 }
 # A small model may write a list without end.
 _MOST_FACTS = 40
-_MOST_ENTITIES = 30
+_MOST_ENTITIES = 20
 _FACTS = object_schema(facts={**TEXTS, "maxItems": _MOST_FACTS})
 # The papers' temperature of the extraction; its versions would else be the same.
 _TEMPERATURE = 0.1
