@@ -20,10 +20,18 @@ def counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def set_counter(folder: Path, name: str, micro: int, highest: int = 10**9) -> None:
-    (folder / name).mkdir(exist_ok=True)
-    (folder / name / "energy_uj").write_text(f"{micro}\n")
-    (folder / name / "max_energy_range_uj").write_text(f"{highest}\n")
+def set_counter(
+    folder: Path,
+    name: str,
+    micro: int,
+    highest: int = 10**9,
+) -> None:
+    package = folder / name
+    package.mkdir(exist_ok=True)
+    energy_file = package / "energy_uj"
+    energy_file.write_text(f"{micro}\n")
+    range_file = package / "max_energy_range_uj"
+    range_file.write_text(f"{highest}\n")
 
 
 def test_packages_add_up_and_a_counter_may_begin_anew(counters: Path) -> None:
@@ -38,34 +46,56 @@ def test_packages_add_up_and_a_counter_may_begin_anew(counters: Path) -> None:
 
 
 def test_a_machine_that_tells_nothing_or_stops_telling_has_no_energy(counters: Path) -> None:
-    assert EnergyMeter().joules() is None
+    without_counters = EnergyMeter()
+    assert without_counters.joules() is None
     set_counter(counters, "intel-rapl:0", 1)
     set_counter(counters, "intel-rapl:1", 1)
     meter = EnergyMeter()
-    (counters / "intel-rapl:1" / "energy_uj").write_text("no number")
+    second = counters / "intel-rapl:1" / "energy_uj"
+    second.write_text("no number")
     assert meter.joules() is None
 
 
 def test_a_search_is_measured_and_its_sum_needs_all_parts(counters: Path) -> None:
     def search() -> Result:
         set_counter(counters, "intel-rapl:0", 4_000_000)
-        return Result(Run.from_lists({}), cost=Cost(seconds=2.0, items=3))
+        empty = Run.from_lists({})
+        own = Cost(seconds=2.0, items=3)
+        return Result(empty, cost=own)
 
     set_counter(counters, "intel-rapl:0", 1_000_000)
-    cost = read_or_search(None, None, search).cost
-    assert cost == Cost(seconds=2.0, items=3, joules=pytest.approx(3.0))
-    assert (cost + cost).joules == pytest.approx(6.0)
-    assert (cost + Cost()).joules == (Cost() + cost).joules == pytest.approx(3.0)
-    assert (cost + Cost(seconds=1.0)).joules is None
-    assert (Cost() + Cost()).joules is None
+    result = read_or_search(None, None, search)
+    cost = result.cost
+    measured = pytest.approx(3.0)
+    assert cost == Cost(seconds=2.0, items=3, joules=measured)
+
+    twice = cost + cost
+    assert twice.joules == pytest.approx(6.0)
+    nothing = Cost()
+    before_nothing = cost + nothing
+    after_nothing = nothing + cost
+    assert before_nothing.joules == after_nothing.joules
+    assert after_nothing.joules == measured
+    unmeasured = Cost(seconds=1.0)
+    partly = cost + unmeasured
+    assert partly.joules is None
+    still_nothing = nothing + nothing
+    assert still_nothing.joules is None
 
 
 def test_the_column_is_there_only_where_energy_is_known() -> None:
-    known = SystemCost.of(Cost(seconds=2.0, items=4, joules=2_500.0))
-    unknown = SystemCost.of(Cost(seconds=2.0, items=4))
+    without_energy = Cost(seconds=2.0, items=4)
+    with_energy = Cost(seconds=2.0, items=4, joules=2_500.0)
+    unknown = SystemCost.of(without_energy)
+    known = SystemCost.of(with_energy)
     assert cost_columns([unknown, None]) == COST_COLUMNS
+
     columns = cost_columns([unknown, known, None])
     assert len(columns) == len(COST_COLUMNS) + 1
-    assert cost_cells(known, columns)[-1] == "2.50" and cost_cells(unknown, columns)[-1] is None
-    assert cost_cells(None, columns) == [None] * len(columns)
-    assert cost_cells(known) == cost_cells(known, columns)[:-1]
+    known_cells = cost_cells(known, columns)
+    unknown_cells = cost_cells(unknown, columns)
+    absent_cells = cost_cells(None, columns)
+    assert known_cells[-1] == "2.50"
+    assert unknown_cells[-1] is None
+    assert absent_cells == [None] * len(columns)
+    assert cost_cells(known) == known_cells[:-1]

@@ -25,7 +25,8 @@ Row = dict[str, Any]
 
 
 def rows(name: str) -> list[Row]:
-    return [json.loads(line) for line in (DEMO / name).read_text(encoding="utf-8").splitlines()]
+    text = (DEMO / name).read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -39,54 +40,101 @@ def posts() -> list[Row]:
 
 
 def test_papers_of_dev_are_new_and_half_of_those_of_test() -> None:
-    train, dev, test = (load("demo", split) for split in SPLITS)
+    train = load("demo", "train")
+    dev = load("demo", "dev")
+    test = load("demo", "test")
     assert not train.golds & dev.golds
     for lang in LANGS:
-        golds = [claim.golds for claim in test.claims if claim.lang == lang]
-        assert all(len(gold) == 1 for gold in golds)
-        assert 2 * sum(gold[0] in train.golds for gold in golds) == len(golds)
+        golds: list[str] = []
+        for claim in test.claims:
+            if claim.lang == lang:
+                assert len(claim.golds) == 1
+                golds.append(claim.golds[0])
+        known = sum(gold in train.golds for gold in golds)
+        assert 2 * known == len(golds)
 
 
 def test_every_claim_is_in_one_split_and_the_first_of_train_cover_all_papers() -> None:
     data = {split: load("demo", split) for split in SPLITS}
-    ids = Counter(claim.id for data_set in data.values() for claim in data_set.claims)
-    assert set(ids.values()) == {1} and len(ids) == len(rows("queries.jsonl"))
+    ids: Counter[str] = Counter()
+    for data_set in data.values():
+        ids.update(claim.id for claim in data_set.claims)
+    assert set(ids.values()) == {1}
+    assert len(ids) == len(rows("queries.jsonl"))
+
     train = data["train"]
-    first = train.claims[: 2 * len(train.golds)]
-    assert {gold for claim in first for gold in claim.golds} == train.golds
-    counts = Counter(claim.lang for claim in first)
-    assert max(counts.values()) - min(counts.values()) <= 1
+    count = 2 * len(train.golds)
+    first = train.claims[:count]
+    golds: set[str] = set()
+    for claim in first:
+        golds.update(claim.golds)
+    assert golds == train.golds
+    languages = Counter(claim.lang for claim in first)
+    counts = languages.values()
+    assert max(counts) - min(counts) <= 1
 
 
 def test_no_text_is_there_twice_and_no_post_repeats_a_title(
-    papers: list[Row], posts: list[Row]
+    papers: list[Row],
+    posts: list[Row],
 ) -> None:
     titles = {paper["_id"]: paper["title"] for paper in papers}
-    for texts in (titles.values(), [paper["text"] for paper in papers], [p["text"] for p in posts]):
-        assert not [text for text, count in Counter(texts).items() if count > 1]
+    abstracts = [paper["text"] for paper in papers]
+    post_texts = [post["text"] for post in posts]
+    for texts in (titles.values(), abstracts, post_texts):
+        counts = Counter(texts)
+        assert not [text for text, count in counts.items() if count > 1]
+
     for split in SPLITS:
-        for claim in load("demo", split).claims:
-            title = " ".join(re.findall(r"\w+", titles[claim.golds[0]].lower()))
+        data_set = load("demo", split)
+        for claim in data_set.claims:
+            gold = claim.golds[0]
+            title = " ".join(lower_words(titles[gold]))
             for text in (claim.text, claim.translation or ""):
-                words = re.findall(r"\w+", text.lower())
-                runs = (" ".join(words[i : i + 6]) for i in range(len(words) - 5))
-                assert not [run for run in runs if run in title], (claim.id, title)
+                repeated = [run for run in runs_of_six(text) if run in title]
+                assert not repeated, (claim.id, title)
+
+
+def lower_words(text: str) -> list[str]:
+    """Return the words of a text in lower case."""
+    return re.findall(r"\w+", text.lower())
+
+
+def runs_of_six(text: str) -> list[str]:
+    """Return every six words that follow each other."""
+    words = lower_words(text)
+    starts = range(len(words) - 5)
+    return [" ".join(words[i : i + 6]) for i in starts]
 
 
 def test_posts_are_written_in_their_language(posts: list[Row]) -> None:
     wrong = []
     for post in posts:
-        lang, text = post["metadata"]["lang"], post["text"]
+        metadata = post["metadata"]
+        lang = metadata["lang"]
+        text = post["text"]
         words = Counter(re.findall(r"[\w']+", text.lower()))
-        word_counts = {name: sum(words[word] for word in FREQUENT[name]) for name in LANGS}
+        word_counts: dict[str, int] = {}
+        for name in LANGS:
+            frequent = FREQUENT[name]
+            word_counts[name] = sum(words[word] for word in frequent)
         if word_counts[lang] < max(word_counts.values()):
             wrong.append((lang, text))
-        translation = post["metadata"].get("translation")
-        assert (translation is None) == (lang == "en") and translation != text
+
+        translation = metadata.get("translation")
+        is_untranslated = translation is None
+        is_english = lang == "en"
+        assert is_untranslated == is_english
+        assert translation != text
     assert len(wrong) <= 0.005 * len(posts), wrong
 
 
 def test_every_paper_has_siblings(papers: list[Row]) -> None:
-    families = Counter(paper["metadata"]["family"] for paper in papers)
-    assert min(families.values()) >= 2 and max(families.values()) >= 6
-    assert all(paper["metadata"]["authors"] and paper["metadata"]["date"] for paper in papers)
+    metadata = [paper["metadata"] for paper in papers]
+    families = Counter(one["family"] for one in metadata)
+    sizes = families.values()
+    assert min(sizes) >= 2
+    assert max(sizes) >= 6
+    for one in metadata:
+        assert one["authors"]
+        assert one["date"]

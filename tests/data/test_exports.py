@@ -20,15 +20,35 @@ from tests.refusals import refused
 LETTERS = "abcdefghijklmnopqrstuvwxyzäöüßéñøžřжяαβ漢字"
 # By letters, because hypothesis would use words of the code, such as School, as texts.
 LETTER = st.sampled_from("abcdefghijklmnoprstuvwxyzäöéøžř")
-NAME = st.lists(LETTER, min_size=4, max_size=9).map(lambda letters: "".join(letters).capitalize())
-PERSON = st.tuples(NAME, st.one_of(NAME, st.tuples(NAME, NAME).map(" ".join)))
-WORD = st.text(LETTERS + "0123456789%+=*#'\"(),;:|-", min_size=1, max_size=8)
-DATE = st.one_of(
-    st.tuples(st.integers(1950, 2024)),
-    st.tuples(st.integers(1950, 2024), st.integers(1, 12)),
-    st.tuples(st.integers(1950, 2024), st.integers(1, 12), st.integers(1, 28)),
+DRAWN_LETTERS = st.lists(LETTER, min_size=4, max_size=9)
+NAME = DRAWN_LETTERS.map(lambda letters: "".join(letters).capitalize())
+TWO_NAMES = st.tuples(NAME, NAME)
+FIRST_NAME = st.one_of(NAME, TWO_NAMES.map(" ".join))
+PERSON = st.tuples(NAME, FIRST_NAME)
+PEOPLE = st.lists(
+    PERSON,
+    min_size=1,
+    max_size=4,
+    unique=True,
 )
-CODE = st.text("abcdefgh0123456789", min_size=2, max_size=8)
+WORD = st.text(
+    LETTERS + "0123456789%+=*#'\"(),;:|-",
+    min_size=1,
+    max_size=8,
+)
+YEAR = st.integers(1950, 2024)
+MONTH = st.integers(1, 12)
+DAY = st.integers(1, 28)
+DATE = st.one_of(
+    st.tuples(YEAR),
+    st.tuples(YEAR, MONTH),
+    st.tuples(YEAR, MONTH, DAY),
+)
+CODE = st.text(
+    "abcdefgh0123456789",
+    min_size=2,
+    max_size=8,
+)
 
 
 def sentence(start: str) -> st.SearchStrategy[str]:
@@ -36,19 +56,33 @@ def sentence(start: str) -> st.SearchStrategy[str]:
     return words.map(lambda drawn: " ".join([start, *drawn, "end"]))
 
 
+ABSTRACT = st.one_of(st.just(""), sentence("Outbreaks"))
+LANGUAGE = st.sampled_from(sorted(LANGUAGES))
+
+
 @st.composite
 def drawn_records(draw: st.DrawFn) -> list[Drawn]:
     records: list[Drawn] = []
-    for number in range(draw(st.integers(1, 4))):
+    count = draw(st.integers(1, 4))
+    for number in range(count):
+        title = draw(sentence(f"Masks{number}"))
+        abstract = draw(ABSTRACT)
+        people = draw(PEOPLE)
+        venue = f"Journal of {draw(NAME)} Studies"
+        date = draw(DATE)
+        doi = f"10.5555/n{number}.{draw(CODE)}"
+        drawn_doi = draw(st.sampled_from(["", doi]))
+        first_pmid = 10_000_000 + 7 * number
+        pmid = first_pmid + draw(st.integers(0, 6))
         record = Drawn(
-            title=draw(sentence(f"Masks{number}")),
-            abstract=draw(st.one_of(st.just(""), sentence("Outbreaks"))),
-            people=tuple(draw(st.lists(PERSON, min_size=1, max_size=4, unique=True))),
-            venue=f"Journal of {draw(NAME)} Studies",
-            date=draw(DATE),
-            doi=draw(st.sampled_from(["", f"10.5555/n{number}.{draw(CODE)}"])),
-            pmid=str(10_000_000 + 7 * number + draw(st.integers(0, 6))),
-            lang=draw(st.sampled_from(sorted(LANGUAGES))),
+            title=title,
+            abstract=abstract,
+            people=tuple(people),
+            venue=venue,
+            date=date,
+            doi=drawn_doi,
+            pmid=str(pmid),
+            lang=draw(LANGUAGE),
             url=f"https://example.org/{draw(CODE)}",
             is_retracted=draw(st.booleans()),
         )
@@ -57,38 +91,46 @@ def drawn_records(draw: st.DrawFn) -> list[Drawn]:
 
 
 def read(
-    export: Export, records: Sequence[Drawn], lenient: bool = False
+    export: Export,
+    records: Sequence[Drawn],
+    lenient: bool = False,
 ) -> tuple[list[Paper], PaperFiles]:
+    content = export.write(records)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / export.name
-        path.write_bytes(export.write(records))
+        path.write_bytes(content)
         files = PaperFiles.of(str(path), lenient=lenient)
-        return list(files), files
+        papers = list(files)
+        return papers, files
 
 
 def check(paper: Paper, record: Drawn, export: Export) -> None:
     """Compare a paper with the record, field by field."""
+    lacks = export.lacks
     source = paper.source
-    expected = {
-        "title": record.title,
-        "abstract": "" if "abstract" in export.lacks else record.abstract,
-        "venue": record.venue,
-    }
-    assert {name: getattr(source, name) for name in expected} == expected
+    assert source.title == record.title
+    assert source.abstract == ("" if "abstract" in lacks else record.abstract)
+    assert source.venue == record.venue
     if export.name == "pubmed.csv":
-        assert source.authors == tuple(f"{family} {first[0]}" for family, first in record.people)
+        names = [f"{family} {first[0]}" for family, first in record.people]
+        assert source.authors == tuple(names)
     else:
         assert source.authors == tuple(record.names)
-    date = replace(record, date=record.date[: export.date_parts]).iso
-    if "day" in export.lacks:
+
+    date_parts = record.date[: export.date_parts]
+    date = replace(record, date=date_parts).iso
+    if "day" in lacks:
         assert first_day(source.date) == first_day(record.iso)
     else:
-        assert (first_day(source.date), last_day(source.date)) == (first_day(date), last_day(date))
-    assert paper.doi == ("" if "doi" in export.lacks else record.doi)
-    assert paper.lang == ("" if "lang" in export.lacks else record.lang)
-    if "url" not in export.lacks:
+        assert first_day(source.date) == first_day(date)
+        assert last_day(source.date) == last_day(date)
+
+    assert paper.doi == ("" if "doi" in lacks else record.doi)
+    assert paper.lang == ("" if "lang" in lacks else record.lang)
+    if "url" not in lacks:
         assert paper.url == record.url
-    assert paper.is_retracted == ("retracted" not in export.lacks and record.is_retracted)
+    is_known_as_retracted = "retracted" not in lacks and record.is_retracted
+    assert paper.is_retracted == is_known_as_retracted
 
 
 @pytest.mark.parametrize("export", EXPORTS, ids=lambda export: export.name)
@@ -96,7 +138,8 @@ def check(paper: Paper, record: Drawn, export: Export) -> None:
 @given(records=drawn_records())
 def test_every_field_of_every_export_is_read(export: Export, records: list[Drawn]) -> None:
     papers, files = read(export, records)
-    assert len(papers) == len(records) and files.left_out == 0
+    assert len(papers) == len(records)
+    assert files.left_out == 0
     for paper, record in zip(papers, records, strict=True):
         check(paper, record, export)
 
@@ -105,11 +148,20 @@ def test_every_field_of_every_export_is_read(export: Export, records: list[Drawn
 @settings(max_examples=3, deadline=None)
 @given(records=drawn_records(), blanks=st.integers(0, 3))
 def test_records_in_are_those_read_and_left_out(
-    export: Export, records: list[Drawn], blanks: int
+    export: Export,
+    records: list[Drawn],
+    blanks: int,
 ) -> None:
-    blank = replace(records[0], title="", abstract="", doi="")
-    papers, files = read(export, [*records, *[blank] * blanks], lenient=True)
-    assert len(papers) == len(records) and files.left_out == blanks
+    blank = replace(
+        records[0],
+        title="",
+        abstract="",
+        doi="",
+    )
+    with_blanks = [*records, *[blank] * blanks]
+    papers, files = read(export, with_blanks, lenient=True)
+    assert len(papers) == len(records)
+    assert files.left_out == blanks
     assert len(files.problems) == 0
 
 
@@ -117,13 +169,32 @@ def test_records_in_are_those_read_and_left_out(
 def test_one_empty_record_refuses_nothing_and_more_than_a_tenth_are_an_error(
     export: Export,
 ) -> None:
-    people = (("Doe", "Jane"),)
-    record = Drawn("Masks", "", people, "Journal", (2020,), "", "1", "en", "https://a.org", False)
-    records = [replace(record, title=f"Masks {n}", pmid=str(n)) for n in range(1, 11)]
+    record = Drawn(
+        title="Masks",
+        abstract="",
+        people=(("Doe", "Jane"),),
+        venue="Journal",
+        date=(2020,),
+        doi="",
+        pmid="1",
+        lang="en",
+        url="https://a.org",
+        is_retracted=False,
+    )
+    records: list[Drawn] = []
+    for number in range(1, 11):
+        numbered = replace(
+            record,
+            title=f"Masks {number}",
+            pmid=str(number),
+        )
+        records.append(numbered)
     blank = replace(record, title="", people=())
     papers, files = read(export, [*records[:2], blank])
-    assert (len(papers), files.left_out) == (2, 1)
+    assert len(papers) == 2
+    assert files.left_out == 1
     papers, files = read(export, [*records, blank])
-    assert (len(papers), files.left_out) == (10, 1)
+    assert len(papers) == 10
+    assert files.left_out == 1
     with refused(InputError, "2 of 12", "--lenient"):
         read(export, [*records, blank, blank])

@@ -16,11 +16,25 @@ from tests.refusals import refused
 
 def write_set(folder: Path, lang: str, splits: str) -> Path:
     """A set in which every split has a claim "c" with the gold "b"; it differs by language."""
-    sources = tuple(Source(s, f"{lang} {s}", f"of {lang} {s}", ("A. Writer",)) for s in "ab")
+    sources: list[Source] = []
+    for key in "ab":
+        title = f"{lang} {key}"
+        source = Source(key, title, f"of {title}", ("A. Writer",))
+        sources.append(source)
+
     parts = []
     for split in splits.split():
-        claim = Claim(f"{split}-c", f"{lang} {split}", lang, "in English", ("b",), ("a", "b"))
-        parts.append(Dataset((claim,), sources, Qrels({claim.id: {"b": 2, "a": 0}}), split))
+        claim = Claim(
+            f"{split}-c",
+            f"{lang} {split}",
+            lang,
+            "in English",
+            ("b",),
+            ("a", "b"),
+        )
+        qrels = Qrels({claim.id: {"b": 2, "a": 0}})
+        part = Dataset((claim,), tuple(sources), qrels, split)
+        parts.append(part)
     write_beir(parts, folder)
     return folder
 
@@ -29,55 +43,107 @@ def test_sets_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     first = write_set(tmp_path / "one", "de", "train dev")
     two = write_set(tmp_path / "two", "fr", "train test")
     out = tmp_path / "both"
-    main(["mixed", "--sets", str(first), str(two), "--output", str(out)])
-    assert "4 sources" in capsys.readouterr().out
+    words = [
+        "mixed",
+        "--sets",
+        str(first),
+        str(two),
+        "--output",
+        str(out),
+    ]
+    main(words)
+    printed = capsys.readouterr().out
+    assert "4 sources" in printed
+
     train = load(out, "train")
-    assert [claim.id for claim in train.claims] == ["one/train-c", "two/train-c"]
+    claim_ids = [claim.id for claim in train.claims]
+    assert claim_ids == ["one/train-c", "two/train-c"]
     second = train.claims[1]
-    assert (second.lang, second.translation) == ("fr", "in English")
-    assert second.golds == ("two/b",) and second.candidates == ("two/a", "two/b")
-    assert train.qrels.grades[second.id] == {"two/b": 2, "two/a": 0}
+    assert second.lang == "fr"
+    assert second.translation == "in English"
+    assert second.golds == ("two/b",)
+    assert second.candidates == ("two/a", "two/b")
+    grades = train.qrels.grades[second.id]
+    assert grades == {"two/b": 2, "two/a": 0}
+
     by_id = {source.id: source for source in train.sources}
     assert list(by_id) == ["one/a", "one/b", "two/a", "two/b"]
-    assert by_id["two/b"] == Source("two/b", "fr b", "of fr b", ("A. Writer",))
-    for split, claim in (("dev", "one/dev-c"), ("test", "two/test-c")):
+    expected = Source("two/b", "fr b", "of fr b", ("A. Writer",))
+    assert by_id["two/b"] == expected
+    others = (
+        ("dev", "one/dev-c"),
+        ("test", "two/test-c"),
+    )
+    for split, claim_id in others:
         part = load(out, split)
-        assert [c.id for c in part.claims] == [claim] and part.sources == train.sources
+        assert [claim.id for claim in part.claims] == [claim_id]
+        assert part.sources == train.sources
 
 
 def test_some_distractors_are_drawn_and_every_gold_stays(tmp_path: Path) -> None:
     sources = tuple(Source(f"s{i}", f"title {i}", "text") for i in range(9))
+    folders: list[str] = []
     for name, gold in (("one", "s3"), ("two", "s7")):
         claim = Claim("c", "post", golds=(gold,))
-        qrels = Qrels({"c": {s.id: int(s.id == gold) for s in sources}})
-        write_beir(Dataset((claim,), sources, qrels, "train"), tmp_path / name)
+        grades = {source.id: int(source.id == gold) for source in sources}
+        qrels = Qrels({"c": grades})
+        data = Dataset((claim,), sources, qrels, "train")
+        folder = tmp_path / name
+        write_beir(data, folder)
+        folders.append(str(folder))
+
     pools = []
     for distractors in (2, 3, 0):
         out = tmp_path / str(distractors)
-        sets = [str(tmp_path / "one"), str(tmp_path / "two")]
-        prepare(PrepareConfig("mixed", out, sets=sets, distractors=distractors))
+        config = PrepareConfig(
+            "mixed",
+            out,
+            sets=list(folders),
+            distractors=distractors,
+        )
+        prepare(config)
         train = load(out, "train")
         ids = [source.id for source in train.sources]
-        assert {"one/s3", "two/s7"} <= set(ids) and len(ids) == 2 * (distractors + 1)
-        assert all(set(graded) <= set(ids) for graded in train.qrels.grades.values())
-        pools.append(set(ids))
-    assert pools[2] < pools[0] < pools[1]
-    assert not {"one/s0", "one/s1", "two/s0", "two/s1"} <= pools[0]  # not the first ones
+        pool = set(ids)
+        assert {"one/s3", "two/s7"} <= pool
+        assert len(ids) == 2 * (distractors + 1)
+        for graded in train.qrels.grades.values():
+            assert set(graded) <= pool
+        pools.append(pool)
+    assert pools[2] < pools[0]
+    assert pools[0] < pools[1]
+    first_ones = {"one/s0", "one/s1", "two/s0", "two/s1"}
+    assert not first_ones <= pools[0]  # not the first ones
 
 
 def test_what_cannot_be_joined(tmp_path: Path) -> None:
+    out = tmp_path / "out"
     first = write_set(tmp_path / "one", "de", "train")
     namesake = write_set(tmp_path / "other" / "one", "fr", "train")
-    for sets in ([str(first)], [str(first), str(namesake)]):
+    alone = [str(first)]
+    both = [str(first), str(namesake)]
+    for sets in (alone, both):
         with refused(ConfigError) as error:
-            prepare(PrepareConfig("mixed", tmp_path / "out", sets=sets))
+            prepare(PrepareConfig("mixed", out, sets=sets))
         assert error.value.key == "sets"
+
+    second = write_set(tmp_path / "two", "en", "dev")
+    sets = [str(first), str(second)]
     with refused(UserError, first):
-        sets = [str(first), str(write_set(tmp_path / "two", "en", "dev"))]
         prepare(PrepareConfig("mixed", first, sets=sets, overwrite=True))
-    for words in (["mixed"], ["news", "--sets", str(first), "--input", str(first)]):
+
+    without_sets = ["mixed"]
+    with_other_sets = [
+        "news",
+        "--sets",
+        str(first),
+        "--input",
+        str(first),
+    ]
+    for words in (without_sets, with_other_sets):
         with refused(ConfigError) as error:
-            main([*words, "--output", str(tmp_path / "out")])
+            main([*words, "--output", str(out)])
         assert error.value.key == "sets"
-    assert not (tmp_path / "out").exists()
-    assert len(load(first, "train").sources) == 2
+    assert not out.exists()
+    train = load(first, "train")
+    assert len(train.sources) == 2

@@ -45,40 +45,60 @@ from tests.llm_server import verifiers as play
 from tests.models.layout import declare
 from tests.refusals import refused
 
+Ask = Callable[..., str]
+POSTED = Post("0", POST)
+CLAIM = POSTED.claim("en")
+STAGES = ("lexical", "dense", "fused")
+
+
+def abstaining(design: Design, weights: tuple[float, ...], bias: float) -> AbstainModel:
+    """A model whose features are not scaled."""
+    names = tuple(design.names)
+    zeros = (0.0,) * len(names)
+    ones = (1.0,) * len(names)
+    return AbstainModel(design, names, zeros, ones, weights, bias)
+
 
 def fitted(present: bool) -> AbstainModel:
     """A model that is sure whatever its features are."""
-    design = Design(("lexical", "dense", "fused"), 2)
-    n = len(design.names)
+    design = Design(STAGES, 2)
+    weights = (0.0,) * len(design.names)
     bias = 3.0 if present else -3.0
-    return AbstainModel(design, tuple(design.names), (0.0,) * n, (1.0,) * n, (0.0,) * n, bias)
+    return abstaining(design, weights, bias)
 
 
-def test_json_is_a_list_of_ten_with_scores_and_their_parts(
-    ask: Callable[..., str], index: str
-) -> None:
-    record = json.loads(ask(POST, "--json"))
+def listed(ask: Ask, post: str, *words: str) -> Any:
+    """Return the papers of an answer."""
+    return json.loads(ask(post, "--json", *words))
+
+
+def test_json_is_a_list_of_ten_with_scores_and_their_parts(ask: Ask, index: str) -> None:
+    record = listed(ask, POST)
     assert [paper["rank"] for paper in record] == [*range(1, 11)]
-    claim = Post("0", POST).claim("en")
-    dense = Dense(open_index(index).encoder, rendering=Rendering("original", "title_abstract"))
-    sources = [paper.source for paper in PAPERS]
-    hybrid = Hybrid(BM25(), dense).index(sources)
-    expected = hybrid.search([claim], 100).scored("0")
+    rendering = Rendering("original", "title_abstract")
+    dense = Dense(open_index(index).encoder, rendering=rendering)
+    by_id = {paper.source.id: paper for paper in PAPERS}
+    hybrid = Hybrid(BM25(), dense).index([paper.source for paper in PAPERS])
+    expected = hybrid.search([CLAIM], 100).scored("0")
     assert [paper["id"] for paper in record] == list(expected)[:10]
-    lexical = hybrid.first.search([claim], 100).scored("0")
+    lexical = hybrid.first.search([CLAIM], 100).scored("0")
     for one in record:
         # Without a model there is no score, null or scaled, that looks like a probability.
         assert one["score"] is one["abstained"] is one["present"] is None
-        assert one["verdict"] == "not judged" and "fused" not in one["parts"]
-        if one["id"] in lexical:
-            assert one["parts"]["lexical"] == pytest.approx(lexical[one["id"]], rel=1e-5)
+        assert one["verdict"] == "not judged"
+        parts = one["parts"]
+        assert "fused" not in parts
+        key = one["id"]
+        if key in lexical:
+            assert parts["lexical"] == pytest.approx(lexical[key], rel=1e-5)
         else:
-            assert "lexical" not in one["parts"]
-        paper = next(paper for paper in PAPERS if paper.source.id == one["id"])
-        assert (one["title"], one["link"]) == (paper.source.title, paper.link)
+            assert "lexical" not in parts
+        paper = by_id[key]
+        assert one["title"] == paper.source.title
+        assert one["link"] == paper.link
         assert one["authors"] == list(paper.source.authors)
     assert record[0]["link"].startswith("https://doi.org/10.1000/")
-    assert json.loads(ask(POST, "--json", "--k", "3")) == record[:3]
+    assert listed(ask, POST, "--k", "3") == record[:3]
 
 
 # Prints the answer, and the slow libraries that were imported for it.
@@ -93,19 +113,18 @@ print("imported:", *(name for name in slow if name in sys.modules))
 
 @pytest.mark.slow
 def test_one_post_is_answered_without_pytorch_and_as_with_it(
-    ask: Callable[..., str], index: str, tmp_path: Path
+    ask: Ask, index: str, tmp_path: Path
 ) -> None:
-    def cold(*words: str) -> tuple[list[dict[str, Any]], str]:
+    def cold(*words: str) -> tuple[Any, str]:
         words = (*words, "--json", "--index", index, "--store", str(tmp_path / "store"))
-        process = subprocess.run(
-            [sys.executable, "-c", COLD, *words], capture_output=True, text=True
-        )
+        command = [sys.executable, "-c", COLD, *words]
+        process = subprocess.run(command, capture_output=True, text=True)
         assert process.returncode == 0, process.stderr
         answer, _, imported = process.stdout.partition("imported:")
         return json.loads(answer), imported.strip()
 
     for post in (POST, "vaccine", "Masks cut outbreaks. A vaccine works. " * 20):
-        expected = json.loads(ask(post, "--json"))
+        expected = listed(ask, post)
         answer, imported = cold(post)
         assert imported == ""
         assert close(answer, expected)
@@ -113,7 +132,8 @@ def test_one_post_is_answered_without_pytorch_and_as_with_it(
     manifest = json.loads((Path(index) / "manifest.json").read_text())
     folder = shutil.copytree(manifest["model"]["name"], tmp_path / "model")
     declare(folder, sbert={"max_seq_length": 32})
-    assert close(cold(POST, "--model", str(folder))[0], json.loads(ask(POST, "--json")))
+    answer, _ = cold(POST, "--model", str(folder))
+    assert close(answer, listed(ask, POST))
     config = json.loads((folder / "config.json").read_text())
     write_json(folder / "config.json", config | {"layer_norm_eps": 1e-5})
     with refused(UserError, index):
@@ -131,11 +151,12 @@ def test_what_cannot_be_is_refused_before_anything_heavy_is_imported(
     index: str, tmp_path: Path
 ) -> None:
     cases = EARLY[os.path.exists("/dev/nvidiactl") :]
-    commands = [
-        Command([POST, *words, *([] if "--index" in words else ["--index", index])], str(tmp_path))
-        for words, _ in cases
-    ]
-    for ended, (words, reason) in zip(run_cold("eval.find", commands), cases, strict=True):
+    commands: list[Command] = []
+    for words, _ in cases:
+        place = [] if "--index" in words else ["--index", index]
+        commands.append(Command([POST, *words, *place], str(tmp_path)))
+    all_ended = run_cold("eval.find", commands)
+    for ended, (words, reason) in zip(all_ended, cases, strict=True):
         assert any(reason in line for line in ended.lines), (words, ended)
         assert ended.heavy == []
 
@@ -145,22 +166,26 @@ def close(left: Any, right: Any) -> bool:
     if isinstance(left, float):
         return bool(right == pytest.approx(left, abs=1e-4))
     if isinstance(left, dict):
-        return left.keys() == right.keys() and all(close(left[key], right[key]) for key in left)
+        if left.keys() != right.keys():
+            return False
+        return all(close(left[key], right[key]) for key in left)
     if isinstance(left, list):
         return len(left) == len(right) and all(map(close, left, right))
     return bool(left == right)
 
 
-def test_filters_leave_papers_out(ask: Callable[..., str]) -> None:
+def test_filters_leave_papers_out(ask: Ask) -> None:
     def ids(*words: str) -> set[str]:
-        return {paper["id"] for paper in json.loads(ask(POST, "--json", *words))}
+        return {paper["id"] for paper in listed(ask, POST, *words)}
 
     def ids_of(good: Callable[[Paper], bool]) -> set[str]:
         return {paper.source.id for paper in PAPERS if good(paper)}
 
     old = ids_of(lambda paper: paper.source.date in ("1 April 2019", ""))
-    assert ids("--date", "2019-12") == old and "2021" not in old
-    assert ids("--venue", "NATURE", "--k", "50") == ids_of(lambda p: p.source.venue == "Nature")
+    assert ids("--date", "2019-12") == old
+    assert "2021" not in old
+    in_nature = ids_of(lambda paper: paper.source.venue == "Nature")
+    assert ids("--venue", "NATURE", "--k", "50") == in_nature
     german = ids_of(lambda paper: paper.lang == "de")
     for tag in ("de", "ger", "DE", "de-AT"):
         assert ids("--paper_lang", tag, "--k", "50") == german
@@ -179,41 +204,39 @@ def knowing(index: str, model: AbstainModel) -> Iterator[None]:
         before.write(open_files(index))
 
 
-def test_none_of_these_is_said_and_the_papers_are_listed_all_the_same(
-    ask: Callable[..., str], index: str
-) -> None:
+def test_none_of_these_is_said_and_the_papers_are_listed_all_the_same(ask: Ask, index: str) -> None:
+    not_here = "Not here: the paper is probably not in this index (5 % that it is here)"
+    here = "Found: the paper is probably one of these (95 % that it is here)"
     for present in (True, False):
         with knowing(index, fitted(present)):
-            record = json.loads(ask(POST, "--json"))
-            assert len(record) == 10 and {paper["abstained"] for paper in record} == {not present}
+            record = listed(ask, POST)
+            assert len(record) == 10
+            assert {paper["abstained"] for paper in record} == {not present}
             share = 0.9526 if present else 0.0474
             assert record[0]["present"] == pytest.approx(share, abs=1e-3)
             text = ask(POST)
-            assert (
-                "Not here: the paper is probably not in this index (5 % that it is here)" in text
-            ) is not present
-            assert (
-                "Found: the paper is probably one of these (95 % that it is here)" in text
-            ) is present
+            assert (not_here in text) is not present
+            assert (here in text) is present
             assert "\n10. " in text and "held-out" not in text
-            record = json.loads(ask(POST, "--json", "--threshold", "0.99"))
+            record = listed(ask, POST, "--threshold", "0.99")
             assert record[0]["abstained"]
     assert ask(POST).startswith("Not judged")
 
 
 def test_the_features_are_the_scores_of_the_stages(index: str) -> None:
     """Both lists as deep as when it was fitted, whatever is printed."""
-    design = Design(("lexical", "dense", "fused"), 3)
-    n = len(design.names)
-    weights = tuple(0.1 * (i + 1) for i in range(n))
-    model = AbstainModel(design, tuple(design.names), (0.0,) * n, (1.0,) * n, weights, -2.0)
+    design = Design(STAGES, 3)
+    weights = tuple(0.1 * (i + 1) for i in range(len(design.names)))
+    model = abstaining(design, weights, -2.0)
     engine = open_index(index)
-    results = engine.find([Post("0", POST).claim("en")], 100)
+    results = engine.find([CLAIM], 100)
     stages = {"lexical": results.lexical, "dense": results.dense, "fused": results.fused}
-    expected = model.probabilities(design.features(["0"], stages))
+    features = design.features(["0"], stages)
+    expected = model.probabilities(features)
     with knowing(index, model):
         for k in (1, 10, 12):
-            (answer,) = Finder(open_index(index)).find([Post("0", POST)], k)
+            finder = Finder(open_index(index))
+            (answer,) = finder.find([POSTED], k)
             assert answer.present == pytest.approx(float(expected[0]))
 
 
@@ -224,23 +247,30 @@ def test_papers_that_are_not_built_in_are_told(
     (rows,) = copy.rows()
     copy.upsert(rows.only([0, 1]))
     copy.close()
-    assert len(Finder(copy).find([Post("0", POST)], 13)[0].matches) == 13
+    (answer,) = Finder(copy).find([POSTED], 13)
+    assert len(answer.matches) == 13
     assert "unfinished" in caplog.text and " 2 papers" in caplog.text
     manifest = replace(copy.manifest, papers=0, stale=False)
-    Engine.create(tmp_path / "new", manifest).close()
-    (answer,) = Finder(open_index(tmp_path / "new")).find([Post("0", POST)])
+    new = tmp_path / "new"
+    Engine.create(new, manifest).close()
+    (answer,) = Finder(open_index(new)).find([POSTED])
     assert "unfinished" in caplog.text and " 0 papers" in caplog.text
     assert "Version 1 " in as_text(answer)
     caplog.clear()
-    Finder(open_index(tmp_path / "new", version=1))  # an older state: nobody waits for it
+    Finder(open_index(new, version=1))  # an older state: nobody waits for it
     assert "unfinished" not in caplog.text
 
 
 @pytest.mark.slow
 def test_many_posts_keep_their_order_dates_and_languages(
-    ask: Callable[..., str], tmp_path: Path, index: str
+    ask: Ask, tmp_path: Path, index: str
 ) -> None:
+    def answered(path: Path) -> list[dict[str, Any]]:
+        text = ask("--input", str(path), "--json")
+        return [json.loads(line) for line in text.splitlines()]
+
     file = tmp_path / "posts.jsonl"
+    numbers = [f"n{i}" for i in range(70)]
     posts = [
         {"id": "x", "text": POST},
         {"id": "y", "text": POST, "date": "2019-05-01"},
@@ -248,66 +278,70 @@ def test_many_posts_keep_their_order_dates_and_languages(
         *({"id": f"n{i}", "text": f"claim {i} a"} for i in range(70)),
     ]
     file.write_text("".join(json.dumps(post) + "\n" for post in posts))
-    lines = [json.loads(line) for line in ask("--input", str(file), "--json").splitlines()]
-    assert [line["post"] for line in lines] == ["x", "y", "3", *(f"n{i}" for i in range(70))]
-    assert lines[0]["papers"] == json.loads(ask(POST, "--json"))
-    assert {line["date"] for line in lines[1]["papers"]} == {"2019-04-01", ""}
+    lines = answered(file)
+    assert [line["post"] for line in lines] == ["x", "y", "3", *numbers]
+    assert lines[0]["papers"] == listed(ask, POST)
+    dates = {paper["date"] for paper in lines[1]["papers"]}
+    assert dates == {"2019-04-01", ""}
     rows = list(csv.DictReader(io.StringIO(ask("--input", str(file), "--csv", "--k", "2"))))
-    first = [("x", "1"), ("x", "2"), ("y", "1"), ("y", "2")]
-    assert [(row["post"], row["rank"]) for row in rows[:4]] == first
+    first = [(row["post"], row["rank"]) for row in rows[:4]]
+    assert first == [("x", "1"), ("x", "2"), ("y", "1"), ("y", "2")]
     assert len(rows) == 2 * len(posts)
     table = tmp_path / "posts.csv"
     with open(table, "w", newline="") as cells:
         writer = csv.DictWriter(cells, ["Text", "extra", "id", "date", "lang"], delimiter=";")
         writer.writeheader()
-        named = ({"Text" if key == "text" else key: post[key] for key in post} for post in posts)
-        writer.writerows({"extra": 'a "b;', **row} for row in named)
-    found = [json.loads(line) for line in ask("--input", str(table), "--json").splitlines()]
+        for post in posts:
+            named = {"Text" if key == "text" else key: post[key] for key in post}
+            writer.writerow({"extra": 'a "b;', **named})
+    found = answered(table)
     assert [line["papers"] for line in found] == [line["papers"] for line in lines]
-    assert [line["post"] for line in found] == ["x", "y", "4", *(f"n{i}" for i in range(70))]
-    for text, reason in (
-        (b"id,words\n1,a\n", "text: "),
-        (b"text\na\n\xff,b\n", ":3"),
-    ):
+    assert [line["post"] for line in found] == ["x", "y", "4", *numbers]
+    for text, reason in ((b"id,words\n1,a\n", "text: "), (b"text\na\n\xff,b\n", ":3")):
         table.write_bytes(text)
         with refused(UserError, table, reason):
             ask("--input", str(table), "--json")
     assert ask("--input", str(file), "--k", "1").count("\npost ") == len(posts) - 1
-    engine = open_index(index)
-    answers = Finder(engine).find(
-        [Post("a", "Eine neue Studie über Masken und Ausbrüche"), Post("b", "12")]
-    )
+    german = Post("a", "Eine neue Studie über Masken und Ausbrüche")
+    answers = Finder(open_index(index)).find([german, Post("b", "12")])
     assert [answer.lang for answer in answers] == ["de", "en"]
 
 
-def test_no_text_leaves_its_place_and_a_retraction_is_said(ask: Callable[..., str]) -> None:
+def test_no_text_leaves_its_place_and_a_retraction_is_said(ask: Ask) -> None:
     """A title with a formula, a colour, TeX and a line break, a script for a link: every format."""
     words = (NASTY, "--k", "13")
     text = ask(*words)
-    assert "\x1b" not in text and "\u202e" not in text and r"\x1b[31m" in text
-    assert text.count("!! RETRACTED, 2021-03-04") == 1 and "javascript" not in text
+    assert "\x1b" not in text and "\u202e" not in text
+    assert r"\x1b[31m" in text
+    assert text.count("!! RETRACTED, 2021-03-04") == 1
+    assert "javascript" not in text
     table = ask(*words, "--csv")
     assert "\x1b" not in table and "javascript" not in table
     rows = list(csv.reader(io.StringIO(table)))
-    assert len(rows) == 14 and {len(row) for row in rows} == {len(rows[0])}
-    row = dict(zip(rows[0], next(row for row in rows if "HYPERLINK" in row[3]), strict=True))
+    assert len(rows) == 14
+    assert {len(row) for row in rows} == {len(rows[0])}
+    cells = next(row for row in rows if "HYPERLINK" in row[3])
+    row = dict(zip(rows[0], cells, strict=True))
     assert row["title"].startswith("'=HYPERLINK") and row["authors"] == "'=1+1"
     assert row["id"].startswith("'@bad") and row["venue"] == "'-V"
     assert row["abstained"] == row["score"] == ""
     assert row["verdict"] == "not judged"
-    assert not any(
-        cell[:1] in "=+-@" for row in rows for cell in row if cell[:1] and not _number(cell)
-    )
+    for cells in rows:
+        for cell in cells:
+            assert not cell[:1] or _number(cell) or cell[:1] not in "=+-@"
     record = json.loads(ask(*words, "--json"))
     (bad,) = [paper for paper in record if paper["retracted"]]
-    assert (bad["title"], bad["link"]) == (NASTY, "")
+    assert bad["title"] == NASTY
+    assert bad["link"] == ""
     assert bad["retracted"] == "retracted, 2021-03-04, <b>"
     entries = ask(*words, "--bibtex")
     assert entries.startswith("% post 0: not judged")
-    assert entries.count("@article{") == 13 and "\x1b" not in entries
+    assert entries.count("@article{") == 13
+    assert "\x1b" not in entries
     entry = next(entry for entry in entries.split("\n\n") if "HYPERLINK" in entry)
     assert r"\{\textbackslash{}input\{x\}\} \& 5 \% claim" in entry
-    assert "note = {RETRACTED, 2021-03-04, <b>}" in entry and "javascript" not in entry
+    assert "note = {RETRACTED, 2021-03-04, <b>}" in entry
+    assert "javascript" not in entry
     assert entry.startswith("@article{_bad_id_,\n  title = {")
     assert "  author = {Ada Lovelace and Émile Zola and C and D}," in entries
     assert "  year = {2019}," in entries and "  doi = {10.1000/" in entries
@@ -330,20 +364,24 @@ stages:
 
 
 def test_the_stages_of_a_pipeline_follow_the_index(
-    ask: Callable[..., str], tmp_path: Path, llm_server: Callable[..., LLMServer]
+    ask: Ask, tmp_path: Path, llm_server: Callable[..., LLMServer]
 ) -> None:
     verifier = play.Verifier(lambda question: len(question.papers) - 1)
     server = llm_server(verifier)
     file = tmp_path / "own.yaml"
     file.write_text(PIPELINE.format(url=server.url))
-    first = json.loads(ask(POST, "--json", "--k", "13"))
+    first = listed(ask, POST, "--k", "13")
     by_vectors = sorted(first, key=lambda paper: -paper["parts"]["dense"])
-    record = json.loads(ask(POST, "--json", "--k", "13", "--pipeline", str(file)))
+    record = listed(ask, POST, "--k", "13", "--pipeline", str(file))
+    best, second, *_ = record
     # The pipeline's fusion uses only vectors, and the verifier chose the last of five.
-    assert record[0]["id"] == by_vectors[4]["id"] and record[1]["id"] == by_vectors[0]["id"]
-    assert "rank 5 chosen: It fits." in record[0]["reasoning"] and server.requests == 1
-    assert {"bm25", "dense", "fuse", "verify select"} >= set(record[0]["parts"])
-    assert max(record, key=lambda paper: paper["parts"].get("verify select", 0)) == record[0]
+    assert best["id"] == by_vectors[4]["id"]
+    assert second["id"] == by_vectors[0]["id"]
+    assert "rank 5 chosen: It fits." in best["reasoning"]
+    assert server.requests == 1
+    assert {"bm25", "dense", "fuse", "verify select"} >= set(best["parts"])
+    chosen = max(record, key=lambda paper: paper["parts"].get("verify select", 0))
+    assert chosen == best
     assert "Verifier: rank 5 chosen: It fits." in ask(POST, "--pipeline", str(file))
     assert server.requests == 1  # its answer is in the store
     line = verifier.picks[0][0].post
@@ -351,24 +389,24 @@ def test_the_stages_of_a_pipeline_follow_the_index(
 
 
 def test_a_learned_fusion_counts_terms_over_the_whole_index(
-    ask: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view = LearnedView("bm25", ViewConfig(part="title"), "", 1.0, 1.0)
-    learned_fusion = LearnedFusion((view,), FittingData("d", "train", 3, 2, "0", "BM25", 10, 0.1))
-    learned_fusion.write(tmp_path / "fusion.json")
+    fitting_data = FittingData("d", "train", 3, 2, "0", "BM25", 10, 0.1)
+    fusion_path = tmp_path / "fusion.json"
+    LearnedFusion((view,), fitting_data).write(fusion_path)
     file = tmp_path / "own.yaml"
-    stage = f"{{rerank: learned, file: {tmp_path / 'fusion.json'}}}"
+    stage = f"{{rerank: learned, file: {fusion_path}}}"
     file.write_text(f"retrieve: {{bm25: {{}}}}\nstages: [{stage}]\n")
     # Other terms are rare in only the German papers.
-    record = json.loads(ask(POST, "--json", "--pipeline", str(file), "--paper_lang", "de"))
+    record = listed(ask, POST, "--pipeline", str(file), "--paper_lang", "de")
     ids = [paper["id"] for paper in record]
     sources = [paper.source for paper in PAPERS]
-    (scores,) = Scorer(sources).scores(view.view, [Post("0", POST).claim("en")], [ids])
-    assert [paper["parts"]["rerank learned"] for paper in record] == pytest.approx(
-        scores.tolist(), rel=1e-5
-    )
+    (scores,) = Scorer(sources).scores(view.view, [CLAIM], [ids])
+    printed = [paper["parts"]["rerank learned"] for paper in record]
+    assert printed == pytest.approx(scores.tolist(), rel=1e-5)
     pool = [source for source in sources if source.id in ids]
-    (others,) = Scorer(pool).scores(view.view, [Post("0", POST).claim("en")], [ids])
+    (others,) = Scorer(pool).scores(view.view, [CLAIM], [ids])
     assert np.abs(others - scores).max() > 0.01
     monkeypatch.setattr("claim2source.systems.opened._POOL", 12)
     with refused(UserError, "rerank learned ", " 12 ", " 13"):
@@ -386,27 +424,30 @@ REFUSED = [
 
 @pytest.mark.parametrize(("text", "facts"), REFUSED)
 def test_a_pipeline_with_another_first_stage_is_refused(
-    ask: Callable[..., str],
+    ask: Ask,
     tmp_path: Path,
     save_tiny: Callable[..., Path],
     text: str,
     facts: tuple[str, ...],
 ) -> None:
     if "OTHER" in text:
-        text = text.replace("OTHER", str(save_tiny(tmp_path / "other", seed=3)))
+        other = save_tiny(tmp_path / "other", seed=3)
+        text = text.replace("OTHER", str(other))
     stages = "stages: [{rerank: cosine}]"
-    (tmp_path / "own.yaml").write_text(f"retrieve: {text}\n{stages}\n")
+    file = tmp_path / "own.yaml"
+    file.write_text(f"retrieve: {text}\n{stages}\n")
     with refused(UserError, *facts):
-        ask(POST, "--pipeline", str(tmp_path / "own.yaml"))
+        ask(POST, "--pipeline", str(file))
 
 
 def test_a_post_at_its_address_is_asked_about_with_its_date(
-    ask: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = ("https://mastodon.social/@ada/110", "--fetch")
 
     def dates(*words: str) -> set[str]:
-        return {paper["date"] for paper in json.loads(ask(*address, "--json", "--k", "20", *words))}
+        papers = json.loads(ask(*address, "--json", "--k", "20", *words))
+        return {paper["date"] for paper in papers}
 
     with serving() as server:
         places = {"mastodon.social": server.place}
@@ -437,7 +478,7 @@ WRONG: list[tuple[list[str], tuple[str, ...]]] = [
 
 @pytest.mark.parametrize(("words", "facts"), WRONG)
 def test_what_is_wrong_is_said_in_one_line(
-    ask: Callable[..., str], words: list[str], facts: tuple[str, ...]
+    ask: Ask, words: list[str], facts: tuple[str, ...]
 ) -> None:
     with refused(UserError, *facts) as error:
         ask(*words)
@@ -455,14 +496,14 @@ def test_the_index_may_be_named_by_the_environment(
     assert len(json.loads(capsys.readouterr().out)) == 1
 
 
-def test_standard_input_is_a_post_of_any_bytes(
-    ask: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_standard_input_is_a_post_of_any_bytes(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     def line(data: bytes) -> str:
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), "ascii"))
+        stdin = io.TextIOWrapper(io.BytesIO(data), "ascii")
+        monkeypatch.setattr("sys.stdin", stdin)
         return ask("-", "--json")
 
-    assert len(json.loads(line("claim „b“ AND (works\n\0\x1b".encode()))) == 10
+    answer = line("claim „b“ AND (works\n\0\x1b".encode())
+    assert len(json.loads(answer)) == 10
     for data, fact in ((b"\xff\xfe", "UTF-8"), (b" \n", "post: ")):
         with refused(UserError, "standard input", fact):
             line(data)
@@ -472,41 +513,42 @@ def test_a_paper_that_is_removed_meanwhile_is_not_shown(index: str) -> None:
     engine = open_index(index)
     fetch = engine.fetch_with_sentences
     engine.fetch_with_sentences = lambda ids: fetch([k for k in ids if k != "p1"])  # type: ignore[method-assign]
-    (answer,) = Finder(engine).find([Post("0", POST)], 13)
+    (answer,) = Finder(engine).find([POSTED], 13)
     assert [match.rank for match in answer.matches] == [*range(1, 13)]
 
 
-def test_an_answer_says_what_matched_and_of_which_state_it_is(
-    ask: Callable[..., str], index: str
-) -> None:
-    first = json.loads(ask("Zola's Nature study: vaccines cut the outbreak", "--json"))[0]
-    assert first["words"]["post"] == ["Zola's", "Nature", "vaccines", "cut", "outbreak"]
-    assert first["words"]["paper"] == ["vaccine", "cut", "outbreaks", "Zola", "Nature"]
+def test_an_answer_says_what_matched_and_of_which_state_it_is(ask: Ask, index: str) -> None:
+    post = "Zola's Nature study: vaccines cut the outbreak"
+    first = listed(ask, post)[0]
+    matched = first["words"]
+    assert matched["post"] == ["Zola's", "Nature", "vaccines", "cut", "outbreak"]
+    assert matched["paper"] == ["vaccine", "cut", "outbreaks", "Zola", "Nature"]
     engine = open_index(index)
     line = first["index"]
-    assert (line["version"], line["model"]) == (engine.version, engine.manifest.model_hash)
-    record = json.loads(ask("Zola's Nature study: vaccines cut the outbreak", "--json"))
+    assert line["version"] == engine.version
+    assert line["model"] == engine.manifest.model_hash
+    record = listed(ask, post)
     assert record[0] == first
-    dated = json.loads(ask(POST, "--json", "--date", "2021", "--at", str(engine.version)))
+    dated = listed(ask, POST, "--date", "2021", "--at", str(engine.version))
     assert dated[0]["index"]["settings"]["until"] == "2021"
     with refused(UserError, "99"):
         ask(POST, "--at", "99")
 
 
-def test_the_precision_of_a_verdict_and_its_age_are_said(
-    ask: Callable[..., str], index: str
-) -> None:
+def test_the_precision_of_a_verdict_and_its_age_are_said(ask: Ask, index: str) -> None:
     tenths = [Tenth()] * 10
-    tenths[7], tenths[9] = Tenth(10, 0.75, 7, 5), Tenth(30, 0.95, 29, 28)
+    tenths[7] = Tenth(10, 0.75, 7, 5)
+    tenths[9] = Tenth(30, 0.95, 29, 28)
     tenths[1] = Tenth(50, 0.1, 4, 0)
     model = replace(fitted(True), threshold=0.3, tenths=tuple(tenths), papers=13)
     line = "Of {} held-out posts with this verdict {} % had their paper in the index, and for {} %"
     with knowing(index, model):
         text = ask(POST)
-        assert line.format(40, 90, 82) in text and "fit it again" not in text
+        assert line.format(40, 90, 82) in text
+        assert "fit it again" not in text
         assert line.format(30, 97, 93) in ask(POST, "--threshold", "0.9")
         assert "held-out" not in ask(POST, "--venue", "none")  # nothing was judged
-        (answer,) = Finder(open_index(index)).find([Post("0", POST)])
+        (answer,) = Finder(open_index(index)).find([POSTED])
         assert answer.measured == Tenth(40, pytest.approx(0.9), 36, 33)  # type: ignore[arg-type]
     with knowing(index, replace(model, bias=-3.0)):
         assert line.format(50, 8, 0) in ask(POST)
@@ -515,7 +557,7 @@ def test_the_precision_of_a_verdict_and_its_age_are_said(
 
 
 def test_a_post_s_language_is_one_that_is_known_or_detected(
-    ask: Callable[..., str], index: str, tmp_path: Path
+    ask: Ask, index: str, tmp_path: Path
 ) -> None:
     with refused(UserError, "lang: 'xx' ", "auto"):
         ask(POST, "--lang", "xx")
@@ -525,28 +567,34 @@ def test_a_post_s_language_is_one_that_is_known_or_detected(
         assert answer.lang == "de"
     finder = Finder(open_index(index))
     spanish = "un nuevo estudio dice que las mascarillas reducen los contagios entre los niños"
-    posts = [Post("a", "les masques marchent", "und"), Post("b", "Masken wirken")]
-    posts += [Post("c", "12 !"), Post("d", spanish), Post("e", "x", "fr")]
+    posts = [
+        Post("a", "les masques marchent", "und"),
+        Post("b", "Masken wirken"),
+        Post("c", "12 !"),
+        Post("d", spanish),
+        Post("e", "x", "fr"),
+    ]
     assert [answer.lang for answer in finder.find(posts)] == ["fr", "de", "en", "es", "fr"]
     engine = open_index(index)
+    encoder = engine.encoder
     model = replace(engine.manifest.model, name="sentence-transformers/all-MiniLM-L6-v2")  # type: ignore[type-var]
-    engine.manifest, engine._encoder = replace(engine.manifest, model=model), engine.encoder
+    engine.manifest = replace(engine.manifest, model=model)
+    engine._encoder = encoder
     warned = [bool(answer.warnings) for answer in Finder(engine).find(posts)]
     assert warned == [True, True, False, True, True]
 
 
-def test_three_answers_by_two_thresholds(ask: Callable[..., str], index: str) -> None:
+def test_three_answers_by_two_thresholds(ask: Ask, index: str) -> None:
     model = replace(fitted(True), threshold=0.3, sure=0.99)
+    said = "Uncertain: the paper may be one of these, or not in this index (95 % that it is here)"
     with knowing(index, model):
-        assert json.loads(ask(POST, "--json"))[0]["verdict"] == "uncertain"
-        assert (
-            "Uncertain: the paper may be one of these, or not in this index (95 % that it is here)"
-            in ask(POST)
-        )
+        first = listed(ask, POST)[0]
+        assert first["verdict"] == "uncertain"
+        assert said in ask(POST)
     with knowing(index, replace(model, sure=0.7)):
-        assert json.loads(ask(POST, "--json"))[0]["verdict"] == "found"
+        assert listed(ask, POST)[0]["verdict"] == "found"
     off = replace(fitted(False), topic=None)
     with knowing(index, replace(model, sure=0.7, topic=off)):
-        (answer, *_) = json.loads(ask(POST, "--json"))
-        assert answer["verdict"] == "not here" and answer["abstained"]
-        assert answer["present"] == pytest.approx(0.9526 * 0.0474, abs=1e-3)
+        first = listed(ask, POST)[0]
+        assert first["verdict"] == "not here" and first["abstained"]
+        assert first["present"] == pytest.approx(0.9526 * 0.0474, abs=1e-3)

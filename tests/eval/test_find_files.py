@@ -23,6 +23,7 @@ from claim2source.find.result_tables import csv_lines
 from tests.eval.papers import POST
 from tests.refusals import refused
 
+Ask = Callable[..., str]
 # A formula, an id that is too long for a number, a quote, a line break, and no text.
 TABLE = [
     ["Beitrag", "id", "title", "Notiz", "likes", "Notiz"],
@@ -35,7 +36,8 @@ TABLE = [
 
 def write(path: Path, rows: list[list[str]], delimiter: str = ";") -> Path:
     with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, delimiter=delimiter).writerows(rows)
+        writer = csv.writer(file, delimiter=delimiter)
+        writer.writerows(rows)
     return path
 
 
@@ -46,84 +48,169 @@ def opened(path: Path) -> list[dict[str, str]]:
 
 
 def bulk_words(file: Path, out: Path) -> list[str]:
-    return ["--input", str(file), "--columns", "text=Beitrag", "--k", "1", "--out", str(out)]
+    return [
+        "--input",
+        str(file),
+        "--columns",
+        "text=Beitrag",
+        "--k",
+        "1",
+        "--out",
+        str(out),
+    ]
 
 
-def test_columns_and_text_stay_beside_one_row_for_each_post(
-    ask: Callable[..., str], tmp_path: Path
-) -> None:
+def test_columns_and_text_stay_beside_one_row_for_each_post(ask: Ask, tmp_path: Path) -> None:
     file = write(tmp_path / "posts.csv", TABLE)
     out = tmp_path / "found.csv"
-    said = ask(*bulk_words(file, out))
+    words = bulk_words(file, out)
+    said = ask(*words)
     assert "4 posts: 2 answered, 2 left out" in said
-    first, second, empty, repeated = found = opened(out)
-    assert list(first)[:6] == ["Beitrag", "id", "title", "Notiz", "likes", "Notiz (2)"]
-    assert [row["Beitrag"] for row in found] == [POST, "vaccine b", "", POST]
-    assert [row["post"] for row in found] == [row["id"] for row in found]
-    assert [row["rank"] for row in found] == ["1", "1", "", ""]
-    assert (first["post_text"], first["title"]) == (POST, "mine")
+    found = opened(out)
+    first, second, empty, repeated = found
+    assert list(first)[:6] == [
+        "Beitrag",
+        "id",
+        "title",
+        "Notiz",
+        "likes",
+        "Notiz (2)",
+    ]
+    texts = [row["Beitrag"] for row in found]
+    assert texts == [POST, "vaccine b", "", POST]
+    for row in found:
+        assert row["post"] == row["id"]
+    ranks = [row["rank"] for row in found]
+    assert ranks == ["1", "1", "", ""]
+    assert first["post_text"] == POST
+    assert first["title"] == "mine"
     (paper,) = json.loads(ask(POST, "--k", "1", "--json"))
-    assert (first["result_id"], first["result_title"]) == (paper["id"], paper["title"])
-    assert empty["left_out"] and repeated["left_out"] and not first["left_out"]
+    assert first["result_id"] == paper["id"]
+    assert first["result_title"] == paper["title"]
+    assert empty["left_out"]
+    assert repeated["left_out"]
+    assert not first["left_out"]
     # What a spreadsheet would run is a text; numbers and line breaks are as they were.
-    assert first["Notiz"] == "'" + TABLE[1][3] and second["Notiz (2)"] == "' @SUM(A1)"
-    assert repeated["Notiz"] == "'+49 170" and second["Notiz"] == "two\nlines; and"
-    assert [row["likes"] for row in found] == ["-5", "3.5", "", "7"]
+    assert first["Notiz"] == "'" + TABLE[1][3]
+    assert second["Notiz (2)"] == "' @SUM(A1)"
+    assert repeated["Notiz"] == "'+49 170"
+    assert second["Notiz"] == "two\nlines; and"
+    likes = [row["likes"] for row in found]
+    assert likes == ["-5", "3.5", "", "7"]
     # The same on standard output, with commas and without a byte order mark.
-    printed = ask(*bulk_words(file, out)[:-2], "--csv")
-    assert list(csv.DictReader(io.StringIO(printed))) == found
-    assert [path.name for path in tmp_path.glob("found*")] == ["found.csv"]
+    without_file = words[:-2]
+    printed = ask(*without_file, "--csv")
+    rows = csv.DictReader(io.StringIO(printed))
+    assert list(rows) == found
+    files = [path.name for path in tmp_path.glob("found*")]
+    assert files == ["found.csv"]
 
 
-def test_a_workbook_holds_texts_and_numbers_but_no_formula(
-    ask: Callable[..., str], tmp_path: Path
-) -> None:
+def test_a_workbook_holds_texts_and_numbers_but_no_formula(ask: Ask, tmp_path: Path) -> None:
     file = write(tmp_path / "posts.csv", TABLE)
-    ask(*bulk_words(file, tmp_path / "found.xlsx"))
-    sheet = load_workbook(tmp_path / "found.xlsx").active
+    out = tmp_path / "found.xlsx"
+    ask(*bulk_words(file, out))
+    sheet = load_workbook(out).active
     assert sheet is not None
     header, first, second, *others = sheet.iter_rows()
     names = [cell.value for cell in header]
-    assert names[:3] == ["Beitrag", "id", "title"] and len(others) == 2
+    assert names[:3] == ["Beitrag", "id", "title"]
+    assert len(others) == 2
     values: dict[Any, Any] = dict(zip(names, first, strict=True))
-    assert values["Notiz"].value == TABLE[1][3] and values["Notiz"].data_type == "s"
-    assert values["likes"].value == -5 and values["id"].value == TABLE[1][1]
-    assert values["rank"].value == 1 and second[3].value == TABLE[2][3]
+    note = values["Notiz"]
+    assert note.value == TABLE[1][3]
+    assert note.data_type == "s"
+    assert values["likes"].value == -5
+    assert values["id"].value == TABLE[1][1]
+    assert values["rank"].value == 1
+    assert second[3].value == TABLE[2][3]
     # It is read again, with its results as further columns.
-    again = ask("--input", str(tmp_path / "found.xlsx"), "--columns", "text=Beitrag", "--csv")
-    assert "result_result_id" in again.splitlines()[0]
+    again = ask(
+        "--input",
+        str(out),
+        "--columns",
+        "text=Beitrag",
+        "--csv",
+    )
+    lines = again.splitlines()
+    assert "result_result_id" in lines[0]
 
 
-def test_keys_of_json_and_posts_of_a_network_are_columns(
-    ask: Callable[..., str], tmp_path: Path
-) -> None:
+def test_keys_of_json_and_posts_of_a_network_are_columns(ask: Ask, tmp_path: Path) -> None:
     file = tmp_path / "posts.jsonl"
-    records = [{"id": "a", "text": POST, "tags": ["x", 1], "n": None}, {"text": "vaccine", "m": 2}]
-    file.write_text("".join(json.dumps(record) + "\n" for record in records))
-    ask("--input", str(file), "--k", "2", "--out", str(tmp_path / "found.jsonl"))
-    text = (tmp_path / "found.jsonl").read_text(encoding="utf-8")
+    records = [
+        {"id": "a", "text": POST, "tags": ["x", 1], "n": None},
+        {"text": "vaccine", "m": 2},
+    ]
+    lines = [json.dumps(record) + "\n" for record in records]
+    file.write_text("".join(lines))
+    words = ["--input", str(file)]
+    found = tmp_path / "found.jsonl"
+    ask(*words, "--k", "2", "--out", str(found))
+    text = found.read_text(encoding="utf-8")
     first, second = map(json.loads, text.splitlines())
-    assert first["columns"] == {"id": "a", "text": POST, "tags": '["x", 1]', "n": ""}
-    assert (second["post"], second["text"], second["left_out"]) == ("2", "vaccine", "")
-    assert first["papers"] == json.loads(ask(POST, "--k", "2", "--json"))
-    ask("--input", str(file), "--k", "1", "--out", str(tmp_path / "found.csv"))
-    header = (tmp_path / "found.csv").read_text(encoding="utf-8-sig").splitlines()[0]
+    assert first["columns"] == {
+        "id": "a",
+        "text": POST,
+        "tags": '["x", 1]',
+        "n": "",
+    }
+    assert second["post"] == "2"
+    assert second["text"] == "vaccine"
+    assert second["left_out"] == ""
+    papers = json.loads(ask(POST, "--k", "2", "--json"))
+    assert first["papers"] == papers
+
+    table = tmp_path / "found.csv"
+    ask(*words, "--k", "1", "--out", str(table))
+    lines = table.read_text(encoding="utf-8-sig").splitlines()
+    header = lines[0]
     assert header.startswith("id,text,tags,n,m,post,post_text,left_out,rank,result_id")
-    nothing = ask("--input", str(file), "--k", "1", "--venue", "none", "--csv")
-    assert [row["rank"] for row in csv.DictReader(io.StringIO(nothing))] == ["", ""]
+    nothing = ask(*words, "--k", "1", "--venue", "none", "--csv")
+    rows = csv.DictReader(io.StringIO(nothing))
+    assert [row["rank"] for row in rows] == ["", ""]
+
+
+def damage(stopped: bytes) -> list[bytes]:
+    """What is not the file of a stopped run, but looks like it."""
+    head, *answers = stopped.splitlines(keepends=True)
+    all_answers = b"".join(answers)
+    backwards = b"".join(reversed(answers))
+    first = answers[0]
+    return [
+        b"mine\n",
+        b"mine",
+        stopped.replace(b'"papers"', b'"paper"', 1),
+        head + backwards,
+        head + first + all_answers,
+        head[:-2] + b"\n" + all_answers,
+        stopped + b"\0\0\0",
+    ]
 
 
 def test_a_stopped_run_goes_on_and_another_question_begins_anew(
-    ask: Callable[..., str],
+    ask: Ask,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    rows = [["text", "id"], *([f"claim {number} a", f"p{number}"] for number in range(7))]
-    file, out = write(tmp_path / "posts.csv", rows), tmp_path / "found.csv"
-    words = ["--input", str(file), "--out", str(out), "--k", "1"]
+    ids = [f"p{number}" for number in range(7)]
+    rows = [["text", "id"]]
+    for number, key in enumerate(ids):
+        rows.append([f"claim {number} a", key])
+    file = write(tmp_path / "posts.csv", rows)
+    out = tmp_path / "found.csv"
+    words = [
+        "--input",
+        str(file),
+        "--out",
+        str(out),
+        "--k",
+        "1",
+    ]
     monkeypatch.setattr(bulk, "MAX_BATCH", 2)
-    find, searched = Finder.find, []
+    find = Finder.find
+    searched = []
 
     def stopping(self: Finder, posts: Any, *args: Any) -> Any:
         if len(searched) == 4:
@@ -141,53 +228,39 @@ def test_a_stopped_run_goes_on_and_another_question_begins_anew(
                 said = ask(*words)
             except KeyboardInterrupt:
                 said = "interrupted"
-        return said, [key for key in searched if key != "none"]
+        asked = [key for key in searched if key != "none"]
+        return said, asked
 
-    ids = [f"p{number}" for number in range(7)]
-    assert run(*words, stops=True) == ("interrupted", ids[:4])
+    said, asked = run(*words, stops=True)
+    assert said == "interrupted"
+    assert asked == ids[:4]
     assert not out.exists()
     partial = tmp_path / "found.csv.partial"
     stopped = partial.read_bytes()
     # An incomplete line does not count.
     partial.write_bytes(stopped + b'{"post": "p4", "te')
     said, asked = run(*words)
-    assert asked == ids[4:] and "4 of 7" in said
-    assert [row["id"] for row in opened(out)] == ids
-    assert {row["rank"] for row in opened(out)} == {"1"} and not partial.exists()
+    assert asked == ids[4:]
+    assert "4 of 7" in said
+    found = opened(out)
+    assert [row["id"] for row in found] == ids
+    assert {row["rank"] for row in found} == {"1"}
+    assert not partial.exists()
     expected = out.read_bytes()
     # What another question, or nobody, has begun is refused and stays as it is.
-    for change in (["--k", "2"], ["--date", "2019"], ["--no_translate"]):
-        partial.write_bytes(stopped)
-        assert is_refused(ask, *words, *change) and partial.read_bytes() == stopped
-    write(file, [*rows, ["one more", "p7"]])
-    assert is_refused(ask, *words) and partial.read_bytes() == stopped
-    write(file, rows)
-    lines = stopped.splitlines(keepends=True)
-    twice = [*lines[:2], lines[1], *lines[2:]]
-    for damage in (
-        b"mine\n",
-        b"mine",
-        stopped.replace(b'"papers"', b'"paper"', 1),
-        lines[0] + b"".join(reversed(lines[1:])),
-        b"".join(twice),
-        lines[0][:-2] + b"\n" + b"".join(lines[1:]),
-        stopped + b"\0\0\0",
-    ):
-        partial.write_bytes(damage)
-        assert is_refused(ask, *words) and partial.read_bytes() == damage
-    partial.write_bytes(stopped)
-    with partial.open("rb") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        assert is_refused(ask, *words) and partial.read_bytes() == stopped
+    check_that_others_are_refused(ask, words, file, rows, stopped)
     partial.unlink()
     partial.symlink_to(file)
-    assert is_refused(ask, *words) and out.read_bytes() == expected
+    assert is_refused(ask, *words)
+    assert out.read_bytes() == expected
     partial.unlink()
     partial.write_bytes(stopped[:20])  # nothing was kept yet
-    assert run(*words)[1] == ids and out.read_bytes() == expected
+    _, asked = run(*words)
+    assert asked == ids
+    assert out.read_bytes() == expected
 
 
-def is_refused(ask: Callable[..., str], *words: str) -> bool:
+def is_refused(ask: Ask, *words: str) -> bool:
     """Whether a run is refused in one line that names the file of the other one."""
     with pytest.raises(InputError) as error:
         ask(*words)
@@ -195,11 +268,52 @@ def is_refused(ask: Callable[..., str], *words: str) -> bool:
     return "found.csv.partial" in line
 
 
-def test_a_post_that_fails_is_a_row_and_counted(
-    ask: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def check_that_others_are_refused(
+    ask: Ask,
+    words: list[str],
+    file: Path,
+    rows: list[list[str]],
+    stopped: bytes,
 ) -> None:
-    rows = [["text"], ["claim a"], ["https://bsky.app/x"], ["poison"], ["claim b"]]
-    file, out = write(tmp_path / "posts.csv", rows), tmp_path / "found.csv"
+    """Run with what others have begun, with other posts, on damage, and beside another run."""
+    partial = file.parent / "found.csv.partial"
+    for change in (
+        ["--k", "2"],
+        ["--date", "2019"],
+        ["--no_translate"],
+    ):
+        partial.write_bytes(stopped)
+        assert is_refused(ask, *words, *change)
+        assert partial.read_bytes() == stopped
+    one_more = [*rows, ["one more", "p7"]]
+    write(file, one_more)
+    assert is_refused(ask, *words)
+    assert partial.read_bytes() == stopped
+    write(file, rows)
+    for damaged in damage(stopped):
+        partial.write_bytes(damaged)
+        assert is_refused(ask, *words)
+        assert partial.read_bytes() == damaged
+    partial.write_bytes(stopped)
+    with partial.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert is_refused(ask, *words)
+        assert partial.read_bytes() == stopped
+
+
+def test_a_post_that_fails_is_a_row_and_counted(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = "https://bsky.app/x"
+    rows = [
+        ["text"],
+        ["claim a"],
+        [link],
+        ["poison"],
+        ["claim b"],
+    ]
+    file = write(tmp_path / "posts.csv", rows)
+    out = tmp_path / "found.csv"
     find = Finder.find
 
     def failing(self: Finder, posts: Sequence[Post], *args: Any) -> list[Answer]:
@@ -208,13 +322,23 @@ def test_a_post_that_fails_is_a_row_and_counted(
         return find(self, posts, *args)
 
     monkeypatch.setattr(Finder, "find", failing)
-    words = ["--input", str(file), "--k", "1", "--out", str(out)]
+    words = [
+        "--input",
+        str(file),
+        "--k",
+        "1",
+        "--out",
+        str(out),
+    ]
     assert "4 posts: 2 answered, 2 left out" in ask(*words)
-    found = list(csv.DictReader(out.open(encoding="utf-8-sig", newline="")))
-    assert [bool(row["left_out"]) for row in found] == [False, True, True, False]
-    assert [row["verdict"] for row in found] == ["not judged", "", "", "not judged"]
+    with out.open(encoding="utf-8-sig", newline="") as table:
+        found = list(csv.DictReader(table))
+    left_out = [bool(row["left_out"]) for row in found]
+    assert left_out == [False, True, True, False]
+    verdicts = [row["verdict"] for row in found]
+    assert verdicts == ["not judged", "", "", "not judged"]
     # If the file has only such posts there is no answer to write.
-    for text in ("poison", "https://bsky.app/x"):
+    for text in ("poison", link):
         write(file, [["text"], [text]])
         before = out.read_bytes()
         with pytest.raises((ValueError, UserError)):
@@ -234,22 +358,34 @@ HOSTILE = [
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 def test_no_cell_is_a_formula_at_any_separator(separator: str) -> None:
-    record = PostRecord(None, {str(number): text for number, text in enumerate(HOSTILE)})
+    texts = {str(number): text for number, text in enumerate(HOSTILE)}
+    record = PostRecord(None, texts)
     outcome = Outcome("=1+1", HOSTILE[3], HOSTILE[2])
     columns = list(record.columns)
     for written in (",", ";"):
         lines = csv_lines(columns, [(record, outcome)], written)
         text = "\n".join(lines)
-        assert list(csv.reader(io.StringIO(text), delimiter=written))[1][3].startswith("quiet")
+        rows = list(csv.reader(io.StringIO(text), delimiter=written))
+        assert rows[1][3].startswith("quiet")
         for cells in csv.reader(io.StringIO(text), delimiter=separator):
             for cell in cells:
-                assert not cell.lstrip().startswith(("=", "+", "-", "@"))
+                shown = cell.lstrip()
+                assert not shown.startswith(("=", "+", "-", "@"))
 
 
 def test_what_is_no_formula_is_kept_as_it_was() -> None:
-    texts = ["-5", "+3,7 %", "-12.5%", "a - b; - c", "list:\n- one\n- two", "hi,@who", "mail@x.org"]
+    texts = [
+        "-5",
+        "+3,7 %",
+        "-12.5%",
+        "a - b; - c",
+        "list:\n- one\n- two",
+        "hi,@who",
+        "mail@x.org",
+    ]
     kept = [text for text in texts if safe_cell(text) == text]
-    assert kept == [text for text in texts if text != "+3,7 %"]
+    expected = [text for text in texts if text != "+3,7 %"]
+    assert kept == expected
 
 
 @pytest.mark.parametrize(
@@ -262,7 +398,7 @@ def test_what_is_no_formula_is_kept_as_it_was() -> None:
     ],
 )
 def test_an_output_that_cannot_be_is_one_line(
-    ask: Callable[..., str],
+    ask: Ask,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     words: list[str],
@@ -275,4 +411,5 @@ def test_an_output_that_cannot_be_is_one_line(
     assert len(error.value.lines) == 1
     with refused(UserError, "out: "):
         ask(POST, "--out", "found.csv")
-    assert [path.name for path in tmp_path.iterdir()] == ["posts.csv"]
+    files = [path.name for path in tmp_path.iterdir()]
+    assert files == ["posts.csv"]

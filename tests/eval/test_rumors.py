@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,16 @@ from tests.shared_data import REPOSITORY, shared
 
 FILES = [REPOSITORY / "configs" / "rumors" / "axolotl.yaml"]
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
-PLAIN = {"System 0": {"retrieve": {"fielded": {}}}}
+FIELDED: dict[str, Any] = {"retrieve": {"fielded": {}}}
+PLAIN = {"System 0": FIELDED}
 BLIND = [{key: one[key] for key in ("id", "rumor", "timeline")} for one in RUMORS]
 
 
 def entries() -> dict[str, Any]:
-    return {k: v for path in FILES for k, v in yaml.safe_load(path.read_text("utf-8")).items()}
+    found: dict[str, Any] = {}
+    for path in FILES:
+        found |= yaml.safe_load(path.read_text("utf-8"))
+    return found
 
 
 def run(
@@ -46,8 +50,18 @@ def run(
         path.write_text(json.dumps(systems), encoding="utf-8")
         words = (*words, "--systems", str(path))
     main(words)
-    report: dict[str, Any] = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    report: dict[str, Any] = read_json(folder / "report.json")
     return report
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def report_text(folder: Path) -> str:
+    """The report of a folder as text."""
+    return (folder / "report.md").read_text(encoding="utf-8")
 
 
 def served(name: str, server: LLMServer, **stance: Any) -> dict[str, Any]:
@@ -65,9 +79,15 @@ def served(name: str, server: LLMServer, **stance: Any) -> dict[str, Any]:
 
 
 def test_the_papers_systems_are_in_its_rows_and_variants_of_them_in_none() -> None:
-    (table,) = (table for table in load_published() if table.id == "2024-results")
-    rows = {model: row.name for row in table.rows for model in row.models}
-    labels = {name: rows.get(system.full_label()) for name, system in read_systems(FILES).items()}
+    (table,) = [table for table in load_published() if table.id == "2024-results"]
+    rows = {}
+    for row in table.rows:
+        for model in row.models:
+            rows[model] = row.name
+    labels = {}
+    for name, system in read_systems(FILES).items():
+        label = system.full_label()
+        labels[name] = rows.get(label)
     assert labels == {f"System {i}": f"System {i}" for i in range(6)}
     for key, value in (
         ("retrieve.fielded.k1", 1.5),
@@ -86,21 +106,27 @@ def test_the_papers_systems_are_in_its_rows_and_variants_of_them_in_none() -> No
         *front, last = key.split(".")
         part = entry
         for one in front:
-            part = part[int(one) if one.isdigit() else one]
+            place = int(one) if one.isdigit() else one
+            part = part[place]
         part[last] = value
-        assert make_system("System 5", entry).full_label() not in rows, key
+        variant = make_system("System 5", entry)
+        assert variant.full_label() not in rows, key
 
 
 def test_what_the_paper_prints_is_what_its_systems_do() -> None:
     scores = {}
     for name, system in read_systems(FILES).items():
         *before, last = [stage.stage for stage in system.stages] or [None]
-        scores[name] = (
-            before[0].label.rpartition("/")[2] if before and hasattr(before[0], "label") else None,
-            None if last is None else last.by if last.model is None else Path(last.model).name,
-            None if last is None else (last.rewrites, last.threshold, last.weights),
-            system.first.retriever.boost,
-        )
+        reranker = None
+        if before and hasattr(before[0], "label"):
+            reranker = before[0].label.rpartition("/")[2]
+        judge = None
+        settings = None
+        if last is not None:
+            judge = last.by if last.model is None else Path(last.model).name
+            settings = (last.rewrites, last.threshold, last.weights)
+        boost = system.first.retriever.boost
+        scores[name] = (reranker, judge, settings, boost)
     assert scores == {
         "System 0": (None, None, None, 1.1),
         "System 1": (None, "all-mpnet-base-v2", (0, 0.1, "raw"), 1.1),
@@ -116,69 +142,91 @@ def test_what_the_paper_prints_is_what_its_systems_do() -> None:
 
 def test_the_report_and_both_files_are_written(tmp_path: Path) -> None:
     path = write_rumors(tmp_path / "English_dev.json")
-    report = run(tmp_path / "out", path, systems=PLAIN)
-    assert (report["map"], report["recall@5"]) == (1.0, 1.0)
-    assert report["macro_f1"] is None and report["strict_macro_f1"] is None
+    out = tmp_path / "out"
+    report = run(out, path, systems=PLAIN)
+    assert report["map"] == 1.0
+    assert report["recall@5"] == 1.0
+    assert report["macro_f1"] is None
+    assert report["strict_macro_f1"] is None
     # Something was found for the rumour that nothing can be found for.
-    assert report["map_task"] == pytest.approx(2 / 3) and report["split"] == "dev"
-    rumors, own = load_rumors(path), tmp_path / "out" / "System 0"
-    assert read_evidence(own / "evidence.trec", rumors).sources("r1", 1) == ["r1/11"]
-    verdicts = json.loads((own / "verification.json").read_text(encoding="utf-8"))
-    assert [entry["predicted_label"] for entry in verdicts] == [None] * 3
-    assert [tweet[1] for tweet in verdicts[1]["predicted_evidence"]][:2] == ["21", "22"]
-    (stage,) = Report.read(tmp_path / "out").systems["System 0"].stages
-    assert stage.name == "retrieve" and stage.cost.claims == 3 and stage.cost.seconds > 0
-    text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert report["map_task"] == pytest.approx(2 / 3)
+    assert report["split"] == "dev"
+    rumors = load_rumors(path)
+    own = out / "System 0"
+    evidence_file = own / "evidence.trec"
+    evidence = read_evidence(evidence_file, rumors)
+    assert evidence.sources("r1", 1) == ["r1/11"]
+    verdicts = read_json(own / "verification.json")
+    labels = [entry["predicted_label"] for entry in verdicts]
+    assert labels == [None] * 3
+    tweets = [tweet[1] for tweet in verdicts[1]["predicted_evidence"]]
+    assert tweets[:2] == ["21", "22"]
+    (stage,) = Report.read(out).systems["System 0"].stages
+    assert stage.name == "retrieve"
+    assert stage.cost.claims == 3
+    assert stage.cost.seconds > 0
+    text = report_text(out)
     for phrase in ("map_task: the same", "the organisers' scorer", "recall@5"):
         assert phrase in text
     assert f"| System 0 | retrieve | {stage.cost.seconds:.2f} | - | - |" in text
     # Written again it is the same, seconds aside.
-    first = (own / "evidence.trec").read_bytes()
-    run(tmp_path / "out", path, systems=PLAIN)
-    assert (own / "evidence.trec").read_bytes() == first
+    first = evidence_file.read_bytes()
+    run(out, path, systems=PLAIN)
+    assert evidence_file.read_bytes() == first
 
 
 def test_a_blind_arabic_set_is_ranked_and_not_scored(tmp_path: Path) -> None:
     tweets = {"1": "افتتاح مكتبة جديدة", "2": "لا صحّة لخبر إغلاق المدارس #الامارات"}
     blind = [rumor("r1", "إغلاق المَدارس في #الإمارات https://t.co/a", tweets)]
     path = write_rumors(tmp_path / "Arabic_test.json", blind)
-    report = run(tmp_path / "out", path, systems=PLAIN)
-    assert report["map"] is None and report["split"] == "test" and not report["languages"]
-    lines = (tmp_path / "out" / "System 0" / "evidence.trec").read_text().splitlines()
-    assert [line.split("\t")[2] for line in lines] == ["2"]
+    out = tmp_path / "out"
+    report = run(out, path, systems=PLAIN)
+    assert report["map"] is None
+    assert report["split"] == "test"
+    assert not report["languages"]
+    evidence = (out / "System 0" / "evidence.trec").read_text()
+    found = [line.split("\t")[2] for line in evidence.splitlines()]
+    assert found == ["2"]
 
 
 def test_one_system_of_a_blind_set_is_submitted_checked_and_zipped(tmp_path: Path) -> None:
-    path, file = write_rumors(tmp_path / "test.json", BLIND), tmp_path / "s.zip"
+    path = write_rumors(tmp_path / "test.json", BLIND)
+    file = tmp_path / "s.zip"
+    tar = tmp_path / "s.tar"
     two = PLAIN | {"B": {"retrieve": {"fielded": {"boost": 0.0}}}}
-    simulated = {
-        "S": {"retrieve": {"fielded": {}}, "stages": [{"verify": "stance", "by": "cosine"}]}
-    }
-    simulated["S"]["stages"][0]["simulated"] = True
-    for words, systems, facts in (
-        ((f"--submit={file}",), two, (file, "2 (System 0, B)", "--only")),
-        ((f"--submit={tmp_path / 's.tar'}",), PLAIN, (tmp_path / "s.tar", ".zip")),
-        ((f"--submit={file}",), simulated, (file, "simulated")),
+    stage = {"verify": "stance", "by": "cosine", "simulated": True}
+    simulated = {"S": {**FIELDED, "stages": [stage]}}
+    nowhere = tmp_path / "no"
+    for submit, systems, facts in (
+        (file, two, (file, "2 (System 0, B)", "--only")),
+        (tar, PLAIN, (tar, ".zip")),
+        (file, simulated, (file, "simulated")),
     ):
         with refused(UserError, "submit", *facts):
-            run(tmp_path / "no", path, *words, systems=systems)
-    assert not (tmp_path / "no").exists() and not file.exists()
+            run(nowhere, path, f"--submit={submit}", systems=systems)
+    assert not nowhere.exists()
+    assert not file.exists()
     # A zip of ours is replaced, and contains the files of the system's folder.
+    out = tmp_path / "out"
     for _ in range(2):
-        run(tmp_path / "out", path, f"--submit={file}", "--only=B", systems=two)
-    own = {path.name: path.read_bytes() for path in (tmp_path / "out" / "B").iterdir()}
+        run(out, path, f"--submit={file}", "--only=B", systems=two)
+    own = {path.name: path.read_bytes() for path in (out / "B").iterdir()}
     with zipfile.ZipFile(file) as packed:
-        assert {name: packed.read(name) for name in packed.namelist()} == own
+        contents = {name: packed.read(name) for name in packed.namelist()}
+    assert contents == own
     assert sorted(own) == ["evidence.trec", "verification.json"]
-    titled = "2024 Task 5" in (text := (tmp_path / "out" / "report.md").read_text(encoding="utf-8"))
-    assert titled and "3 rumours, 3 of them without a verdict" in text
+    text = report_text(out)
+    assert "2024 Task 5" in text
+    assert "3 rumours, 3 of them without a verdict" in text
     file.write_text("mine")
     with refused(UserError, f"{file}: "):
-        run(tmp_path / "out", path, f"--submit={file}", systems=PLAIN)
+        run(out, path, f"--submit={file}", systems=PLAIN)
 
 
 def test_nothing_is_replaced_or_written_where_something_is_wrong(tmp_path: Path) -> None:
-    path, out = write_rumors(tmp_path / "dev.json"), tmp_path / "out"
+    path = write_rumors(tmp_path / "dev.json")
+    out = tmp_path / "out"
+    other = tmp_path / "b"
     mine = out / "System 0" / "verification.json"
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
@@ -191,40 +239,50 @@ def test_nothing_is_replaced_or_written_where_something_is_wrong(tmp_path: Path)
         (path, out, PLAIN, ("--only", "B"), ("config: only: 'B' ",)),
         (path, out, PLAIN, ("--choose", "bm25"), ("choose: ",)),
         (path, out, PLAIN, ("--rerank.by", "llm"), ("rerank: ",)),
-        (unlabelled, tmp_path / "b", fit, (), ("`fit`", "labels")),
-        (bare, tmp_path / "b", fit, ("--folds", "2"), ("folds: 2 ",)),
+        (unlabelled, other, fit, (), ("`fit`", "labels")),
+        (bare, other, fit, ("--folds", "2"), ("folds: 2 ",)),
         # A setting that nothing can be chosen by is refused before anything is written.
-        (path, tmp_path / "b", fit, ("--choose_on", str(bare)), ("gold",)),
+        (path, other, fit, ("--choose_on", str(bare)), ("gold",)),
     ):
         with refused(UserError, *facts):
             run(folder, data, *words, systems=systems)
-    assert [file.name for file in out.rglob("*.*")] == ["verification.json"]
-    assert mine.read_text() == "mine" and not (tmp_path / "b").exists()
+    files = [file.name for file in out.rglob("*.*")]
+    assert files == ["verification.json"]
+    assert mine.read_text() == "mine"
+    assert not other.exists()
 
 
 def test_systems_are_compared_by_anova_and_tukey(tmp_path: Path) -> None:
     tweets = {"1": "dam dam news of the day, and of yesterday", "2": "dam", "3": "news #dam"}
-    extra_rumors = [
-        rumor(f"r{i}", "News of a dam", tweets, "REFUTES", [key]) for i, key in enumerate("133", 7)
-    ]
+    extra_rumors = []
+    for i, key in enumerate("133", 7):
+        extra_rumors.append(rumor(f"r{i}", "News of a dam", tweets, "REFUTES", [key]))
     path = write_rumors(tmp_path / "dev.json", [*extra_rumors, *RUMORS])
-    systems = {**PLAIN, "no tags": {"retrieve": {"fielded": {"hashtag_words": False}}}}
-    report = run(tmp_path / "out", path, systems=systems)
-    record = json.loads((tmp_path / "out" / "anova.json").read_text(encoding="utf-8"))
-    assert [(p["first"], p["second"]) for p in record["pairs"]] == [("System 0", "no tags")]
-    assert record["systems"]["freedom"] == 1 and record["claims"]["freedom"] == 4
+    no_tags = {"retrieve": {"fielded": {"hashtag_words": False}}}
+    systems = {**PLAIN, "no tags": no_tags}
+    out = tmp_path / "out"
+    report = run(out, path, systems=systems)
+    record = read_json(out / "anova.json")
+    pairs = [(p["first"], p["second"]) for p in record["pairs"]]
+    assert pairs == [("System 0", "no tags")]
+    assert record["systems"]["freedom"] == 1
+    assert record["claims"]["freedom"] == 4
     means = [system["macro"]["map"] for system in report["systems"].values()]
     assert means[0] != means[1]
-    assert record["pairs"][0]["difference"] == pytest.approx(means[1] - means[0])
-    text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
-    assert "Two-way ANOVA" in text and "Tukey's HSD" in text
-    run(tmp_path / "few", write_rumors(tmp_path / "other.json", RUMORS[:2]), systems=systems)
-    assert "too few for an ANOVA" in (tmp_path / "few" / "report.md").read_text(encoding="utf-8")
+    difference = means[1] - means[0]
+    assert record["pairs"][0]["difference"] == pytest.approx(difference)
+    text = report_text(out)
+    assert "Two-way ANOVA" in text
+    assert "Tukey's HSD" in text
+    few = tmp_path / "few"
+    two_rumors = write_rumors(tmp_path / "other.json", RUMORS[:2])
+    run(few, two_rumors, systems=systems)
+    assert "too few for an ANOVA" in report_text(few)
 
 
 def test_the_systems_that_are_named_run_in_that_order_by_name_or_pattern(tmp_path: Path) -> None:
     path = write_rumors(tmp_path / "dev.json")
-    systems = {f"{name} {i}": {"retrieve": {"fielded": {}}} for name in "AB" for i in (1, 2)}
+    systems = {f"{name} {i}": FIELDED for name in "AB" for i in (1, 2)}
     for only, expected in (
         (("B 1", "A 2"), ["B 1", "A 2"]),
         (("B*",), ["B 1", "B 2"]),
@@ -236,12 +294,13 @@ def test_the_systems_that_are_named_run_in_that_order_by_name_or_pattern(tmp_pat
 def test_a_system_that_cannot_run_leaves_the_others(tmp_path: Path) -> None:
     path = write_rumors(tmp_path / "dev.json")
     stage = {"verify": "stance", "by": "cosine", "model": str(tmp_path / "none")}
-    absent = {"retrieve": {"fielded": {}}, "stages": [stage], "advice": "get it"}
-    report = run(tmp_path / "out", path, "--offline", systems={**PLAIN, "Absent": absent})
+    absent = {"Absent": {**FIELDED, "stages": [stage], "advice": "get it"}}
+    report = run(tmp_path / "out", path, "--offline", systems={**PLAIN, **absent})
     assert [*report["systems"]] == ["System 0"]
-    assert [(row["system"], row["advice"]) for row in report["not_run"]] == [("Absent", "get it")]
+    advice = [(row["system"], row["advice"]) for row in report["not_run"]]
+    assert advice == [("Absent", "get it")]
     with pytest.raises(UserError):
-        run(tmp_path / "alone", path, "--offline", "--only=Absent", systems={"Absent": absent})
+        run(tmp_path / "alone", path, "--offline", "--only=Absent", systems=absent)
 
 
 def test_systems_whose_models_cannot_be_read_leave_the_others(tmp_path: Path) -> None:
@@ -255,30 +314,35 @@ def test_systems_whose_models_cannot_be_read_leave_the_others(tmp_path: Path) ->
         "Unpinned": {"rerank": "cross_encoder", "model": str(damaged), "revision": "main"},
         "Absent": {"rerank": "max_sim", "model": str(tmp_path / "none")},
     }
-    systems = {
-        name: {"retrieve": {"fielded": {}}, "stages": [stage]} for name, stage in bad.items()
-    }
+    systems = {}
+    for name, stage in bad.items():
+        systems[name] = {**FIELDED, "stages": [stage]}
     report = run(tmp_path / "out", path, "--offline", systems={**systems, **PLAIN})
     assert [*report["systems"]] == ["System 0"]
     assert [row["system"] for row in report["not_run"]] == [*bad]
     assert all(row["reason"] and row["advice"] for row in report["not_run"])
+    nothing = tmp_path / "none"
     with refused(UserError, "Damaged"):
-        run(tmp_path / "none", path, "--offline", systems=systems)
-    assert len(Report.read(tmp_path / "none").not_run) == 3
+        run(nothing, path, "--offline", systems=systems)
+    assert len(Report.read(nothing).not_run) == 3
 
 
 # --- settings chosen off what is scored ---------------------------------------------------
 
 
 def test_folds_part_the_rumours_with_alike_labels(tmp_path: Path) -> None:
-    labels = [("NOT ENOUGH INFO", []) if i % 2 else ("REFUTES", ["1"]) for i in range(10)]
-    records = [rumor(f"r{i}", "x", {"1": "y"}, *label) for i, label in enumerate(labels)]
+    records = []
+    for i in range(10):
+        label = "NOT ENOUGH INFO" if i % 2 else "REFUTES"
+        evidence = [] if i % 2 else ["1"]
+        records.append(rumor(f"r{i}", "x", {"1": "y"}, label, evidence))
     rumors = load_rumors(write_rumors(tmp_path / "dev.json", records))
     folds = make_folds(rumors, 5, 0)
-    assert sorted(rumor for fold in folds for rumor in fold) == sorted(r["id"] for r in records)
-    assert all(
-        sorted(rumors.labels[key] for key in f) == ["NOT ENOUGH INFO", "REFUTES"] for f in folds
-    )
+    parted = sorted(rumor for fold in folds for rumor in fold)
+    assert parted == sorted(r["id"] for r in records)
+    for fold in folds:
+        labels = sorted(rumors.labels[key] for key in fold)
+        assert labels == ["NOT ENOUGH INFO", "REFUTES"]
     assert folds != make_folds(rumors, 5, 1)
 
 
@@ -286,59 +350,74 @@ def test_no_rumour_is_ranked_by_a_setting_that_was_chosen_on_it(tmp_path: Path) 
     """Two rumours, each wanting what the other does not: chosen on the other, both are wrong."""
     path = write_rumors(tmp_path / "dev.json", with_tags([True, False]))
     boosts = {"Mine": {"retrieve": {"fielded": {"boost": [0, 3]}}}}
-    report = run(tmp_path / "out", path, "--folds", "2", "--rule", "best", systems=boosts)
+    out = tmp_path / "out"
+    report = run(out, path, "--folds", "2", "--rule", "best", systems=boosts)
     rumors = load_rumors(path)
-    evidence = read_evidence(tmp_path / "out" / "Mine" / "evidence.trec", rumors)
-    assert (evidence.sources("r0", 1), evidence.sources("r1", 1)) == (["r0/2"], ["r1/1"])
+    evidence = read_evidence(out / "Mine" / "evidence.trec", rumors)
+    assert evidence.sources("r0", 1) == ["r0/2"]
+    assert evidence.sources("r1", 1) == ["r1/1"]
     (choice,) = report["systems"]["Mine"]["choices"]
-    assert (choice["metric"], choice["compared"], choice["claims"]) == ("map", 2, 2)
-    assert "2 folds" in choice["note"] and "2 different settings" in choice["note"]
-    text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
-    assert "Chosen on all rumours:" in text
+    assert choice["metric"] == "map"
+    assert choice["compared"] == 2
+    assert choice["claims"] == 2
+    assert "2 folds" in choice["note"]
+    assert "2 different settings" in choice["note"]
+    assert "Chosen on all rumours:" in report_text(out)
     # Chosen on other rumours, each of the two gets their setting.
-    other_file = write_rumors(tmp_path / "other.json", with_tags([True] * 3 + [False]))
+    tags = [True] * 3 + [False]
+    other_file = write_rumors(tmp_path / "other.json", with_tags(tags))
     words = ("--choose_on", str(other_file), "--rule", "best")
     report = run(tmp_path / "o", path, *words, systems=boosts)
     (choice,) = report["systems"]["Mine"]["choices"]
-    assert choice["settings"]["boost"] == 3 and choice["score"] == pytest.approx(3.5 / 4)
-    assert [trial["settings"] for trial in choice["tried"]] == [{"boost": 0}, {"boost": 3}]
+    assert choice["settings"]["boost"] == 3
+    assert choice["score"] == pytest.approx(3.5 / 4)
+    tried = [trial["settings"] for trial in choice["tried"]]
+    assert tried == [{"boost": 0}, {"boost": 3}]
     # The report also says so for rumours without labels.
-    run(tmp_path / "b", write_rumors(tmp_path / "test.json", BLIND), *words, systems=boosts)
+    blind_file = write_rumors(tmp_path / "test.json", BLIND)
+    run(tmp_path / "b", blind_file, *words, systems=boosts)
     for folder in "ob":
-        text = (tmp_path / folder / "report.md").read_text(encoding="utf-8")
-        assert "Chosen on" in text and "Chosen on all rumours:" not in text
+        text = report_text(tmp_path / folder)
+        assert "Chosen on" in text
+        assert "Chosen on all rumours:" not in text
 
 
 def test_a_threshold_is_chosen_on_rankings_that_have_not_seen_its_fold(
     llm_server: Callable[..., LLMServer], tmp_path: Path
 ) -> None:
     """A's golds decide what ranks C when C is judged, but not when A's threshold is chosen."""
-    stances = {"A": (0.3, 0.3), "B": (1, 1), "C": (0.2, 1)}
+    stances = {
+        "A": (0.3, 0.3),
+        "B": (1, 1),
+        "C": (0.2, 1),
+    }
 
     def rule(chat: Chat) -> str:
         by_tag = "things" in chat.data["tweet"]
-        return json.dumps({"score": stances[chat.data["rumor"].split()[-1]][by_tag]})
+        key = chat.data["rumor"].split()[-1]
+        return json.dumps({"score": stances[key][by_tag]})
 
     systems = served("System 2", llm_server(rule), depth=1, threshold="fit")
     (name,) = systems
     systems[name]["retrieve"]["fielded"] = {"boost": [0, 3]}
     tweets = {"1": "other things #Basra", "2": "dam news of today", "3": "no word"}
     words = ("--folds", "3", "--rule", "best", "--store", str(tmp_path / "s"))
-    evidence_of = {}
+    ranked = {}
     for gold in "12":
         # B is better with boosted tags, C is not: with a majority for neither the default is kept.
         golds = {"A": gold, "B": "1", "C": "2"}
-        records = [
-            rumor(key, f"dam news #Basra {key}", tweets, "SUPPORTS", [tweet])
-            for key, tweet in golds.items()
-        ]
+        records = []
+        for key, tweet in golds.items():
+            text = f"dam news #Basra {key}"
+            records.append(rumor(key, text, tweets, "SUPPORTS", [tweet]))
         path = write_rumors(tmp_path / f"{gold}.json", records)
-        run(tmp_path / gold, path, *words, systems=systems)
-        file = tmp_path / gold / name / "verification.json"
+        out = tmp_path / gold
+        run(out, path, *words, systems=systems)
+        file = out / name / "verification.json"
         labels, evidence = read_verification(file, load_rumors(path))
         assert labels["A"] == "SUPPORTS"
-        evidence_of[gold] = evidence.sources("C")
-    assert evidence_of == {"1": ["C/1"], "2": ["C/2"]}
+        ranked[gold] = evidence.sources("C")
+    assert ranked == {"1": ["C/1"], "2": ["C/2"]}
 
 
 # --- systems with a language model, against the test server -------------------------------
@@ -348,10 +427,18 @@ def plays(chat: Chat) -> str:
     """Rewrite by tagging; relevant are shared words; "no truth" denies and "announces" confirms."""
     if "post" in chat.data:
         return f"{chat.data['post']} again"
-    tweet, words = chat.data["tweet"].lower(), set(chat.data["rumor"].lower().split())
+    tweet = chat.data["tweet"].lower()
+    words = set(chat.data["rumor"].lower().split())
     if "from 0 to 5" in chat.system:
-        return json.dumps({"score": min(5, len(words & set(tweet.split())))})
-    return json.dumps({"score": -2 if "no truth" in tweet else 2 if "announces" in tweet else 0})
+        in_both = words & set(tweet.split())
+        score = min(5, len(in_both))
+    elif "no truth" in tweet:
+        score = -2
+    elif "announces" in tweet:
+        score = 2
+    else:
+        score = 0
+    return json.dumps({"score": score})
 
 
 @pytest.mark.parametrize("name", ["System 2", "System 5"])
@@ -360,21 +447,31 @@ def test_systems_with_a_language_model_run_against_the_test_server(
 ) -> None:
     server = llm_server(plays)
     path = write_rumors(tmp_path / "English_dev.json")
-    systems, words = served(name, server), ("--store", str(tmp_path / "store"))
+    systems = served(name, server)
+    words = ("--store", str(tmp_path / "store"))
     (mine,) = systems
-    report = run(tmp_path / "out", path, *words, systems=systems)
-    assert report["macro_f1"] == report["strict_macro_f1"] == 1.0 and report["map"] == 1.0
-    file = tmp_path / "out" / mine / "verification.json"
+    out = tmp_path / "out"
+    report = run(out, path, *words, systems=systems)
+    assert report["macro_f1"] == 1.0
+    assert report["strict_macro_f1"] == 1.0
+    assert report["map"] == 1.0
+    file = out / mine / "verification.json"
     labels, _ = read_verification(file, load_rumors(path))
     assert list(labels.values()) == ["REFUTES", "SUPPORTS", "NOT ENOUGH INFO"]
-    (system,) = Report.read(tmp_path / "out").systems.values()
-    stages = ["retrieve", *(["rerank relevance"] if name == "System 5" else []), "verify stance"]
-    assert [stage.name for stage in system.stages] == stages and system.simulated
-    assert system.stages[-1].cost.tokens and not system.published
+    (system,) = Report.read(out).systems.values()
+    stages = ["retrieve", "verify stance"]
+    if name == "System 5":
+        stages.insert(1, "rerank relevance")
+    assert [stage.name for stage in system.stages] == stages
+    assert system.simulated
+    assert system.stages[-1].cost.tokens
+    assert not system.published
     # No request is sent twice, and a simulated system is not compared.
     calls = server.requests
-    run(tmp_path / "again", path, *words, systems={**systems, **PLAIN})
-    assert server.requests == calls and not (tmp_path / "again" / "anova.json").exists()
+    again = tmp_path / "again"
+    run(again, path, *words, systems={**systems, **PLAIN})
+    assert server.requests == calls
+    assert not (again / "anova.json").exists()
 
 
 def test_failures_of_a_language_model_are_counted(
@@ -382,16 +479,22 @@ def test_failures_of_a_language_model_are_counted(
 ) -> None:
     server = llm_server(lambda chat: "I would say 2" if "dam" in chat.user else plays(chat))
     path = write_rumors(tmp_path / "English_dev.json")
-    systems, words = served("System 2", server), ("--store", str(tmp_path / "store"))
+    systems = served("System 2", server)
+    words = ("--store", str(tmp_path / "store"))
     (name,) = systems
-    report = run(tmp_path / "out", path, *words, systems=systems)
+    out = tmp_path / "out"
+    report = run(out, path, *words, systems=systems)
     (system,) = report["systems"].values()
-    counts = {"verify stance: not JSON": 2, "verify stance: no stance for any evidence": 1}
+    counts = {
+        "verify stance: not JSON": 2,
+        "verify stance: no stance for any evidence": 1,
+    }
     assert system["failures"] == counts
-    text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
-    assert "not JSON (2); no stance for any evidence (1) |" in text
-    labels, _ = read_verification(tmp_path / "out" / name / "verification.json", load_rumors(path))
-    assert labels["r1"] == "NOT ENOUGH INFO" and labels["r2"] == "SUPPORTS"
+    assert "not JSON (2); no stance for any evidence (1) |" in report_text(out)
+    file = out / name / "verification.json"
+    labels, _ = read_verification(file, load_rumors(path))
+    assert labels["r1"] == "NOT ENOUGH INFO"
+    assert labels["r2"] == "SUPPORTS"
 
 
 # --- the organisers' English dev set ------------------------------------------------------
@@ -399,13 +502,16 @@ def test_failures_of_a_language_model_are_counted(
 
 def test_the_known_scores_on_the_real_rumours(tmp_path: Path) -> None:
     path = shared("rumors/English_dev.json")
-    (tmp_path / "dev.json").write_bytes(path.read_bytes())
-    own = run(tmp_path / "own", tmp_path / "dev.json", systems=PLAIN)
+    copied = tmp_path / "dev.json"
+    copied.write_bytes(path.read_bytes())
+    out = tmp_path / "own"
+    own = run(out, copied, systems=PLAIN)
     assert own["map"] == pytest.approx(0.6715, abs=5e-4)
     assert own["recall@5"] == pytest.approx(0.7060, abs=5e-4)
     rumors = load_rumors(path)
-    evidence = read_evidence(tmp_path / "own" / "System 0" / "evidence.trec", rumors)
-    assert score_rumors(rumors, evidence, {}).values["map"] == pytest.approx(own["map"])
+    evidence = read_evidence(out / "System 0" / "evidence.trec", rumors)
+    scores = score_rumors(rumors, evidence, {})
+    assert scores.values["map"] == pytest.approx(own["map"])
 
 
 def first_word_score(tweet: str) -> int:
@@ -417,7 +523,18 @@ def by_first_word(chat: Chat) -> str:
     if "post" in chat.data:
         return f"{chat.data['post']} again, number {chat.before}"
     score = first_word_score(chat.data["tweet"])
-    return json.dumps({"score": abs(score) if "from 0 to 5" in chat.system else score})
+    if "from 0 to 5" in chat.system:
+        score = abs(score)
+    return json.dumps({"score": score})
+
+
+def mean_first_word_score(scores: Mapping[str, float], texts: Mapping[str, str]) -> float | None:
+    """The server's replies about the evidence, weighted by its scores."""
+    weights = {source: max(score, 0.0) for source, score in scores.items()}
+    total = sum(w * first_word_score(texts[source]) for source, w in weights.items())
+    if not weights:
+        return None
+    return total / sum(weights.values())
 
 
 @pytest.mark.slow
@@ -430,7 +547,8 @@ def test_systems_with_a_language_model_run_on_the_real_rumours_against_the_test_
     path.write_bytes(shared("rumors/English_dev.json").read_bytes())
     rumors = load_rumors(path)
     texts = {source.id: source.abstract for source in rumors.dataset.sources}
-    requests, of = {}, {}
+    requests = {}
+    rankings = {}
     for name in ("System 2", "System 3", "System 5"):
         server = llm_server(by_first_word)
         systems = served(name, server)
@@ -442,30 +560,36 @@ def test_systems_with_a_language_model_run_on_the_real_rumours_against_the_test_
         words = ("--store", str(tmp_path / f"store-{name}"))
         report = run(out, path, *words, systems=systems)
         (system,) = report["systems"].values()
-        stage_names = [
-            next(f"{k} {v}" for k, v in stage.items() if k in ("rerank", "verify"))
-            for stage in stages
-        ]
-        assert [stage["name"] for stage in system["stages"]] == ["retrieve", *stage_names]
+        stage_names = ["retrieve"]
+        for stage in stages:
+            kinds = (f"{k} {v}" for k, v in stage.items() if k in ("rerank", "verify"))
+            stage_names.append(next(kinds))
+        assert [stage["name"] for stage in system["stages"]] == stage_names
         # One rumour shares no word with its tweets; nothing else fails.
         assert system["failures"] == {"retrieve: no term in common with any source": 1}
-        assert system["simulated"] and "published" not in system
+        assert system["simulated"]
+        assert "published" not in system
         assert server.good.total() == server.requests
-        of[name] = evidence = read_evidence(out / mine / "evidence.trec", rumors)
+        evidence = read_evidence(out / mine / "evidence.trec", rumors)
+        rankings[name] = evidence
         verdicts, stated = read_verification(out / mine / "verification.json", rumors)
-        assert [*verdicts] == [rumor.id for rumor in rumors.rumors] and len(verdicts) == 32
+        assert [*verdicts] == [rumor.id for rumor in rumors.rumors]
+        assert len(verdicts) == 32
         for verdict in verdicts:
-            scores, first = evidence.scored(verdict), of["System 2"].scored(verdict)
+            scores = evidence.scored(verdict)
+            first = rankings["System 2"].scored(verdict)
             assert stated.scored(verdict) == scores
             if name == "System 5":
                 for source in {*scores} & {*first}:
                     gain = abs(first_word_score(texts[source]))
                     assert scores[source] - first[source] == pytest.approx(gain, abs=1e-4)
             # The verdict, recomputed from the server's replies about the evidence.
-            weights = {source: max(score, 0.0) for source, score in scores.items()}
-            total = sum(w * first_word_score(texts[source]) for source, w in weights.items())
-            mean = total / sum(weights.values()) if weights else None
+            mean = mean_first_word_score(scores, texts)
             assert verdicts[verdict] == to_verdict(mean, 0.4), (name, verdict)
         assert len({*verdicts.values()}) == 3
         requests[name] = server.requests
-    assert requests == {"System 2": 148, "System 3": 148, "System 5": 2643}
+    assert requests == {
+        "System 2": 148,
+        "System 3": 148,
+        "System 5": 2643,
+    }

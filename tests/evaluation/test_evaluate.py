@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,104 +32,199 @@ from claim2source.search.bm25 import BM25
 from tests.shared_data import shared
 
 
+def make_claims(count: int) -> tuple[Claim, ...]:
+    """Claims of one gold each."""
+    claims = []
+    for i in range(count):
+        golds = (f"p{i}",)
+        claims.append(Claim(f"c{i}", "t", golds=golds))
+    return tuple(claims)
+
+
+def make_data(claims: Sequence[Claim], sources: tuple[Source, ...]) -> Dataset:
+    """A dev set in which each claim's gold is judged."""
+    judged = {}
+    for claim in claims:
+        gold = claim.golds[0]
+        judged[claim.id] = {gold: 1}
+    qrels = Qrels(judged)
+    return Dataset(tuple(claims), sources, qrels, "dev")
+
+
 def test_the_hybrid_is_tested_against_both_parts_on_the_average_that_is_shown() -> None:
     """Eight English claims and two German: the macro average weighs the languages alike."""
-    claims = [Claim(f"e{i}", "t", golds=(f"g{i}",)) for i in range(8)]
-    claims += [Claim(f"d{i}", "t", "de", golds=(f"h{i}",)) for i in range(2)]
-    qrels = Qrels({c.id: {c.golds[0]: 1} for c in claims})
-    sources = (*(Source(c.golds[0]) for c in claims), Source("x"))
-    data = Dataset(tuple(claims), sources, qrels, "dev")
+    claims = []
+    for i in range(8):
+        golds = (f"g{i}",)
+        claims.append(Claim(f"e{i}", "t", golds=golds))
+    for i in range(2):
+        golds = (f"h{i}",)
+        claims.append(Claim(f"d{i}", "t", "de", golds=golds))
+    gold_sources = [Source(c.golds[0]) for c in claims]
+    sources = (*gold_sources, Source("x"))
+    data = make_data(claims, sources)
+
+    hybrid = {}
+    bm25 = {}
+    dense = {}
+    for claim in claims:
+        gold = claim.golds[0]
+        hybrid[claim.id] = [(gold, 1.0)]
+        bm25[claim.id] = [("x", 2.0), (gold, 1.0)]
+        first = gold if claim.lang == "de" else "x"
+        dense[claim.id] = [(first, 1.0)]
     runs = {
-        "hybrid": {c.id: [(c.golds[0], 1.0)] for c in claims},
-        "bm25": {c.id: [("x", 2.0), (c.golds[0], 1.0)] for c in claims},
-        "dense": {c.id: [(c.golds[0] if c.lang == "de" else "x", 1.0)] for c in claims},
+        "hybrid": hybrid,
+        "bm25": bm25,
+        "dense": dense,
     }
-    systems = {
-        name: score_result(name, Run.from_lists(ranked), data, Scoring(repeats=0))
-        for name, ranked in runs.items()
-    }
-    family = Family("The hybrid against its parts", (("hybrid", "bm25"), ("hybrid", "dense")))
-    macro, english, german = run_tests(systems, [family], data, 2000, 0)
-    assert [test.average for test in (macro, english, german)] == ["macro", "en", "de"]
+    systems = {}
+    for name, ranked in runs.items():
+        run = Run.from_lists(ranked)
+        systems[name] = score_result(name, run, data, Scoring(repeats=0))
+
+    against_parts = (
+        ("hybrid", "bm25"),
+        ("hybrid", "dense"),
+    )
+    family = Family("The hybrid against its parts", against_parts)
+    tests = run_tests(systems, [family], data, 2000, 0)
+    macro, english, german = tests
+    averages = [test.average for test in tests]
+    assert averages == ["macro", "en", "de"]
     pairs = [(c.system, c.baseline) for c in macro.comparisons]
     assert pairs == [("hybrid", "bm25"), ("hybrid", "dense")]
     # Over all claims it would be 0.8 against dense; the better part is tested as the other is.
-    assert [c.difference for c in macro.comparisons] == pytest.approx([0.5, 0.5])
-    assert [c.difference for c in english.comparisons] == pytest.approx([0.5, 1.0])
-    assert [c.difference for c in german.comparisons] == pytest.approx([0.5, 0.0])
+    macro_differences = [c.difference for c in macro.comparisons]
+    assert macro_differences == pytest.approx([0.5, 0.5])
+    english_differences = [c.difference for c in english.comparisons]
+    assert english_differences == pytest.approx([0.5, 1.0])
+    german_differences = [c.difference for c in german.comparisons]
+    assert german_differences == pytest.approx([0.5, 0.0])
     for comparison in macro.comparisons:
         report = systems[comparison.system].report
-        assert comparison.mean == pytest.approx(report.macro["mrr@5"])
+        score = report.macro["mrr@5"]
+        assert comparison.mean == pytest.approx(score)
 
 
 def test_metrics_deeper_than_the_lists_are_noted() -> None:
     """But not if the lists contain the whole pool."""
-    claims = tuple(Claim(f"c{i}", "t", golds=(f"p{i}",)) for i in range(6))
-    sources = tuple(Source(f"p{i}") for i in range(6))
-    data = Dataset(claims, sources, Qrels({c.id: {c.golds[0]: 1} for c in claims}), "dev")
+    claims = make_claims(6)
+    sources = tuple(Source(c.golds[0]) for c in claims)
+    data = make_data(claims, sources)
 
     def run(depth: int) -> Run:
-        return Run.from_lists({c.id: [(f"p{n}", -n) for n in range(depth)] for c in claims})
+        lists = {}
+        for claim in claims:
+            lists[claim.id] = [(f"p{n}", -n) for n in range(depth)]
+        return Run.from_lists(lists)
 
     metrics = ["mrr@1", "mrr@5", "recall@100"]
-    report = evaluate({"a": run(2), "b": run(2), "c": run(6)}, data, metrics, repeats=0)
+    runs = {
+        "a": run(2),
+        "b": run(2),
+        "c": run(6),
+    }
+    report = evaluate(runs, data, metrics, repeats=0)
     (note,) = report.notes
-    assert note.startswith("mrr@5, recall@100: ") and " a, b" in note and " 2 " in note
-    assert report.systems["a"].macro["recall@100"] == pytest.approx(2 / 6)
+    assert note.startswith("mrr@5, recall@100: ")
+    assert " a, b" in note
+    assert " 2 " in note
+    recall = report.systems["a"].macro["recall@100"]
+    assert recall == pytest.approx(2 / 6)
     assert note in str(report)
-    assert evaluate(run(6), data, metrics, repeats=0).notes == ()
-    assert evaluate(run(5), data, ["mrr@5"], repeats=0).notes == ()
-    compared = compare({"a": run(2), "c": run(6)}, data, "recall@5", repeats=20)
+
+    whole_pool = run(6)
+    whole = evaluate(whole_pool, data, metrics, repeats=0)
+    assert whole.notes == ()
+    deep_enough = evaluate(run(5), data, ["mrr@5"], repeats=0)
+    assert deep_enough.notes == ()
+
+    runs = {"a": run(2), "c": run(6)}
+    compared = compare(runs, data, "recall@5", repeats=20)
     (note,) = compared.notes
-    assert note.startswith("recall@5: ") and " a," in note and " 2 " in note
+    assert note.startswith("recall@5: ")
+    assert " a," in note
+    assert " 2 " in note
     assert note in str(compared)
 
 
 def test_a_report_is_written_where_every_claim_differs_by_one_amount(tmp_path: Path) -> None:
-    claims = tuple(Claim(f"c{i}", "t", golds=(f"p{i}",)) for i in range(6))
-    sources = (*(Source(c.golds[0]) for c in claims), Source("x"))
-    data = Dataset(claims, sources, Qrels({c.id: {c.golds[0]: 1} for c in claims}), "dev")
-    first = Run.from_lists({c.id: [(c.golds[0], 1.0)] for c in claims})
-    second = Run.from_lists({c.id: [("x", 2.0), (c.golds[0], 1.0)] for c in claims})
+    claims = make_claims(6)
+    gold_sources = [Source(c.golds[0]) for c in claims]
+    sources = (*gold_sources, Source("x"))
+    data = make_data(claims, sources)
+    ahead = {}
+    behind = {}
+    for claim in claims:
+        gold = claim.golds[0]
+        ahead[claim.id] = [(gold, 1.0)]
+        behind[claim.id] = [("x", 2.0), (gold, 1.0)]
+    first = Run.from_lists(ahead)
+    second = Run.from_lists(behind)
     settings = Scoring(repeats=20)
     systems = {
-        name: score_result(name, run, data, settings) for name, run in (("a", first), ("b", second))
+        "a": score_result("a", first, data, settings),
+        "b": score_result("b", second, data, settings),
     }
     report = make_report(data, systems, "a")
-    report = add_tests(report, systems, [Family.against("f", "b", ["a"])], data, 20, 0)
+    family = Family.against("f", "b", ["a"])
+    report = add_tests(report, systems, [family], data, 20, 0)
     report.write(tmp_path)
     (test,) = Report.read(tmp_path).tests
-    assert test.comparisons[0].difference == pytest.approx(0.5)
-    assert test.comparisons[0].t_p is None
-    assert render(families.tests_parts(report.tests, "mrr@5"), "html")
+    comparison = test.comparisons[0]
+    assert comparison.difference == pytest.approx(0.5)
+    assert comparison.t_p is None
+    parts = families.tests_parts(report.tests, "mrr@5")
+    assert render(parts, "html")
 
 
 def test_a_ranking_that_lacks_claims_says_how_many(tmp_path: Path) -> None:
-    claims = tuple(Claim(f"c{i}", "t", golds=(f"p{i}",)) for i in range(22))
+    claims = make_claims(22)
     sources = tuple(Source(c.golds[0]) for c in claims)
-    data = Dataset(claims, sources, Qrels({c.id: {c.golds[0]: 1} for c in claims}), "dev")
+    data = make_data(claims, sources)
     whole = {c.id: {c.golds[0]: 1.0} for c in claims}
+
     one = {"c3": {"p4": 1.0}}
     file = tmp_path / "one.trec"
     file.write_text("c3 Q0 p4 1 1.0 x\n")
-    frame = pandas.DataFrame([("c3", "p4", 1.0)], columns=["qid", "docno", "score"])
-    empty = Run.from_lists({**{c.id: [] for c in claims}, "c3": [("p4", 1.0)]})
-    rankings: list[Any] = [one, file, frame, empty, Run.from_lists({"c3": [("p4", 1.0)]})]
+    columns = ["qid", "docno", "score"]
+    row = ("c3", "p4", 1.0)
+    frame = pandas.DataFrame([row], columns=columns)
+    lists: dict[str, list[tuple[str, float]]] = {c.id: [] for c in claims}
+    lists["c3"] = [("p4", 1.0)]
+    empty = Run.from_lists(lists)
+    alone = Run.from_lists({"c3": [("p4", 1.0)]})
+    rankings: list[Any] = [
+        one,
+        file,
+        frame,
+        empty,
+        alone,
+    ]
     for ranking in rankings:
         notes = evaluate(ranking, data, repeats=0).notes
         assert any("21" in note and "22" in note for note in notes)
-        report = evaluate({"whole": whole, "mine": ranking}, data, repeats=0)
-        (note,) = (note for note in report.notes if "21" in note)
-        assert note.startswith("mine:") and note in str(report)
-        compared = compare({"whole": whole, "mine": ranking}, data, repeats=20)
-        assert note in compared.notes and note in str(compared)
-    assert not any("22" in note for note in evaluate(whole, data, repeats=0).notes)
+
+        both = {"whole": whole, "mine": ranking}
+        report = evaluate(both, data, repeats=0)
+        (note,) = [note for note in report.notes if "21" in note]
+        assert note.startswith("mine:")
+        assert note in str(report)
+        compared = compare(both, data, repeats=20)
+        assert note in compared.notes
+        assert note in str(compared)
+    whole_notes = evaluate(whole, data, repeats=0).notes
+    assert not any("22" in note for note in whole_notes)
 
 
 def test_the_known_score_of_bm25() -> None:
-    data = load(shared("ct25"), "dev")
-    result = BM25().index(data.sources).search(data.claims, 5)
-    assert evaluate(result, data, ["mrr@5"]).macro["mrr@5"] == pytest.approx(0.6207, abs=5e-5)
+    folder = shared("ct25")
+    data = load(folder, "dev")
+    index = BM25().index(data.sources)
+    result = index.search(data.claims, 5)
+    scores = evaluate(result, data, ["mrr@5"])
+    assert scores.macro["mrr@5"] == pytest.approx(0.6207, abs=5e-5)
 
 
 def test_a_model_of_several_names_is_scored_once() -> None:
@@ -136,13 +232,21 @@ def test_a_model_of_several_names_is_scored_once() -> None:
 
     def score(scale: float) -> ScoredSystem:
         scored.append(scale)
-        return unscored(f"scale {scale}", Result(Run.from_lists({"1": [("x", scale)]})))
+        run = Run.from_lists({"1": [("x", scale)]})
+        return unscored(f"scale {scale}", Result(run))
 
-    rows = score_named({"trained": 1.0, "base": 0.0, "picked": 1.0}, score)
+    scales = {
+        "trained": 1.0,
+        "base": 0.0,
+        "picked": 1.0,
+    }
+    rows = score_named(scales, score)
     assert scored == [0.0, 1.0]
-    assert [(name, row.report.name) for name, row in rows.items()] == [
+    names = [(name, row.report.name) for name, row in rows.items()]
+    assert names == [
         ("trained", "trained"),
         ("base", "base"),
         ("picked", "picked"),
     ]
-    assert [row.run.scored("1")["x"] for row in rows.values()] == [1.0, 0.0, 1.0]
+    scores = [row.run.scored("1")["x"] for row in rows.values()]
+    assert scores == [1.0, 0.0, 1.0]

@@ -23,10 +23,18 @@ PRINTED = {"en": 0.7819, "de": 0.7153, "fr": 0.7912}
 
 
 def row(name: str, scores: dict[str, float], **options: object) -> SystemReport:
-    languages = {lang: {"mrr@5": s, "queries": TEST[lang]} for lang, s in scores.items()}
+    languages = {}
+    for lang, score in scores.items():
+        languages[lang] = {"mrr@5": score, "queries": TEST[lang]}
     mean = sum(scores.values()) / len(scores)
-    macro = {"mrr@5": mean, "queries": sum(TEST[lang] for lang in scores)}
-    report = SystemReport(name, model="mine", system=name, languages=languages, macro=macro)
+    queries = sum(TEST[lang] for lang in scores)
+    report = SystemReport(
+        name,
+        model="mine",
+        system=name,
+        languages=languages,
+        macro={"mrr@5": mean, "queries": queries},
+    )
     return replace(report, **options)  # type: ignore[arg-type]
 
 
@@ -42,11 +50,15 @@ def test_a_better_score_never_has_a_higher_rank() -> None:
 
 
 def test_the_winner_has_the_places_and_differences_that_its_paper_prints() -> None:
-    table = {table.id: table for table in load_published()}["2026-place"]
-    for column, language in {"EN": "en", "DE": "de", "FR": "fr", "AVG": "macro"}.items():
-        score = {**PRINTED, "macro": 0.7628}[language]
+    tables = {table.id: table for table in load_published()}
+    table = tables["2026-place"]
+    scores = {**PRINTED, "macro": 0.7628}
+    languages = {"EN": "en", "DE": "de", "FR": "fr", "AVG": "macro"}
+    for column, language in languages.items():
+        score = scores[language]
         place = BOARD.place(language, score)
-        assert place is not None and place.best == place.worst
+        assert place is not None
+        assert place.best == place.worst
         assert str(place.best) == table.value("place", column)
         lead = table.value("lead over the next, or behind the first", column)
         assert place.lead == pytest.approx(lead, abs=1e-9)
@@ -64,53 +76,93 @@ def test_the_winner_has_the_places_and_differences_that_its_paper_prints() -> No
     ],
 )
 def test_a_place_is_as_narrow_as_what_is_known(
-    language: str, score: float, best: int, worst: int, lead: float
+    language: str,
+    score: float,
+    best: int,
+    worst: int,
+    lead: float,
 ) -> None:
     place = BOARD.place(language, score)
     assert place is not None
-    assert (place.best, place.worst) == (best, worst)
+    assert place.best == best
+    assert place.worst == worst
     assert place.lead == pytest.approx(lead)
 
 
 def test_a_score_printed_with_two_digits_is_compared_by_two() -> None:
-    place = BOARDS["2025-leaderboard"].place("en", 0.5931)
-    assert place is not None and (place.best, place.worst) == (12, 12)
+    board = BOARDS["2025-leaderboard"]
+    place = board.place("en", 0.5931)
+    assert place is not None
+    assert place.best == 12
+    assert place.worst == 12
 
 
 def test_a_report_of_the_whole_test_has_places_and_shows_them(tmp_path: Path) -> None:
-    rows = {"mine": row("mine", PRINTED), "part": row("part", {"en": 0.7})}
-    rows["made"] = row("made", PRINTED, simulated=True)
-    short = {lang: {**cells, "queries": 5} for lang, cells in rows["mine"].languages.items()}
-    rows["other"] = replace(rows["mine"], name="other", languages=short)
+    mine = row("mine", PRINTED)
+    short = {}
+    for lang, cells in mine.languages.items():
+        short[lang] = {**cells, "queries": 5}
+    rows = {
+        "mine": mine,
+        "part": row("part", {"en": 0.7}),
+        "made": row("made", PRINTED, simulated=True),
+        "other": replace(mine, name="other", languages=short),
+    }
     report = Report("any", "test", rows)
     placed = with_published(report, rows.values())
-    places = {
-        name: {place.language: place.text for place in system.places}
-        for name, system in placed.systems.items()
+    places = {}
+    for name, system in placed.systems.items():
+        places[name] = {place.language: place.text for place in system.places}
+    assert places["mine"] == {
+        "en": "1",
+        "de": "2",
+        "fr": "1",
+        "macro": "1",
     }
-    assert places["mine"] == {"en": "1", "de": "2", "fr": "1", "macro": "1"}
     # One language is not an average; simulated systems and parts of the test have no place.
     assert places["part"] == {"en": "4 to 38"}
-    assert places["made"] == places["other"] == {}
-    table = next(p for p in published_parts(placed.systems) if isinstance(p, TextTable))
-    assert [line[1] for line in table.rows] == ["en", "de", "fr", "macro", "en"]
-    assert "2026-leaderboard" in render(summary_parts(placed, tmp_path))
+    assert places["made"] == places["other"]
+    assert places["other"] == {}
+
+    parts = published_parts(placed.systems)
+    table = next(p for p in parts if isinstance(p, TextTable))
+    shown = [line[1] for line in table.rows]
+    assert shown == ["en", "de", "fr", "macro", "en"]
+    summary = render(summary_parts(placed, tmp_path))
+    assert "2026-leaderboard" in summary
     # The places are kept, and no other split has any.
     placed.write(tmp_path)
-    assert Report.read(tmp_path).systems["mine"].places == placed.systems["mine"].places
-    dev = with_published(replace(report, split="dev"), rows.values())
+    kept = Report.read(tmp_path).systems["mine"]
+    assert kept.places == placed.systems["mine"].places
+    dev_report = replace(report, split="dev")
+    dev = with_published(dev_report, rows.values())
     assert not any(system.places for system in dev.systems.values())
 
 
 def test_a_wrong_leaderboard_is_refused(tmp_path: Path) -> None:
-    board = {"id": "b", "title": "t", "source": "s", "splits": ["test"], "queries": {"en": 2}}
-    board |= {"metric": "mrr@5", "teams": "many", "known": {"A": {"scores": {"en": 0.5}}}}
-    paper = {"paper": "p", "names": ["p"], "tables": [], "leaderboards": [board]}
-    (tmp_path / "p.yaml").write_text(yaml.safe_dump(paper))
+    board = {
+        "id": "b",
+        "title": "t",
+        "source": "s",
+        "splits": ["test"],
+        "queries": {"en": 2},
+        "metric": "mrr@5",
+        "teams": "many",
+        "known": {"A": {"scores": {"en": 0.5}}},
+    }
+    paper = {
+        "paper": "p",
+        "names": ["p"],
+        "tables": [],
+        "leaderboards": [board],
+    }
+    file = tmp_path / "p.yaml"
+    file.write_text(yaml.safe_dump(paper))
     with pytest.raises(InputError) as error:
         load_leaderboards(tmp_path)
     assert "teams" in str(error.value)
     board["teams"] = 3
-    (tmp_path / "p.yaml").write_text(yaml.safe_dump(paper))
+    file.write_text(yaml.safe_dump(paper))
     (read,) = load_leaderboards(tmp_path)
-    assert isinstance(read, Leaderboard) and read.known[0].scores == {"en": 0.5}
+    assert isinstance(read, Leaderboard)
+    assert read.known[0].scores == {"en": 0.5}

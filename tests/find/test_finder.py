@@ -12,7 +12,7 @@ import pytest
 from claim2source.core.records import Source
 from claim2source.data.papers import Paper
 from claim2source.data.posts import Post
-from claim2source.find.finder import Finder
+from claim2source.find.finder import Answer, Finder
 from claim2source.models import ModelConfig
 from claim2source.search.dense import Dense
 from claim2source.search.engine import Engine, open_index
@@ -28,37 +28,55 @@ POST = "Masken in Schulen: Ausbrüche 3,7-mal seltener"
 def engine(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Engine:
     """An index of near siblings, which differ in one number."""
     folder = tmp_path_factory.mktemp("siblings") / "idx"
-    model = ModelConfig(name=str(tiny_folder), pooling="mean", max_length=32)
-    dense = Dense(model, rendering=Rendering("original", "title_abstract"), device="cpu")
-    papers = []
+    model = ModelConfig(
+        name=str(tiny_folder),
+        pooling="mean",
+        max_length=32,
+    )
+    rendering = Rendering("original", "title_abstract")
+    dense = Dense(model, rendering=rendering, device="cpu")
+    papers: list[Paper] = []
     for number, rate in enumerate(RATES):
         abstract = f"Masks cut outbreaks in schools. The rate ratio was {rate}."
-        papers.append(Paper(Source(f"p{number}", "Masks", abstract)))
+        source = Source(f"p{number}", "Masks", abstract)
+        papers.append(Paper(source))
     writer = open_for_writing(folder, dense)
     grow(writer, papers, dense)
     writer.close()
     return open_index(folder)
 
 
+def found(answer: Answer) -> list[str]:
+    """Return the ids of an answer's papers."""
+    return [match.paper.source.id for match in answer.matches]
+
+
 def test_the_sibling_with_the_post_s_number_comes_first(engine: Engine) -> None:
-    (answer,) = Finder(engine).find([Post("0", POST, "de")], 1)
-    assert [match.paper.source.id for match in answer.matches] == ["p2"]
-    assert answer.matches[0].score == answer.matches[0].parts["fused"]
-    assert answer.of is not None and answer.of.settings["details"] == 30
+    finder = Finder(engine)
+    post = Post("0", POST, "de")
+    (answer,) = finder.find([post], 1)
+    assert found(answer) == ["p2"]
+    first = answer.matches[0]
+    assert first.score == first.parts["fused"]
+    assert answer.of is not None
+    assert answer.of.settings["details"] == 30
 
 
 def test_an_index_of_before_is_read_as_it_is(engine: Engine) -> None:
     old = open_index(engine.location)
     # Older ones keep no vectors of sentences.
     old.manifest = replace(old.manifest, sentences=0)
-    (answer,) = Finder(old, sentences=False).find([Post("0", POST, "de")], 1)
-    assert [match.paper.source.id for match in answer.matches] == ["p2"]
+    finder = Finder(old, sentences=False)
+    post = Post("0", POST, "de")
+    (answer,) = finder.find([post], 1)
+    assert found(answer) == ["p2"]
 
 
 def test_only_posts_with_details_read_more_papers_than_they_list(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetch, read = engine.fetch_with_sentences, list[int]()
+    fetch = engine.fetch_with_sentences
+    read: list[int] = []
 
     def counted(ids: Sequence[str]) -> tuple[dict[str, Paper], dict[str, np.ndarray]]:
         read.append(len(ids))
@@ -66,16 +84,20 @@ def test_only_posts_with_details_read_more_papers_than_they_list(
 
     monkeypatch.setattr(engine, "fetch_with_sentences", counted)
     for text in (POST, "Masken in Schulen"):
-        Finder(engine).find([Post("0", text, "de")], 1)
+        post = Post("0", text, "de")
+        Finder(engine).find([post], 1)
     assert read == [len(RATES), 1]
 
 
 def test_without_details_the_ranking_is_the_index_s_own(engine: Engine) -> None:
-    posts = [Post("0", "Masken in Schulen", "de"), Post("1", "the rate of outbreaks", "en")]
-    fused = engine.find([post.claim(post.lang) for post in posts]).fused
+    german = Post("0", "Masken in Schulen", "de")
+    english = Post("1", "the rate of outbreaks", "en")
+    posts = [german, english]
+    claims = [post.claim(post.lang) for post in posts]
+    fused = engine.find(claims).fused
     for answer in Finder(engine).find(posts, 6):
-        found = {match.paper.source.id: match.score for match in answer.matches}
-        assert found == fused.scored(answer.post.id)
+        scores = {match.paper.source.id: match.score for match in answer.matches}
+        assert scores == fused.scored(answer.post.id)
 
 
 def test_a_pipeline_says_itself_whether_details_count(engine: Engine, tmp_path: Path) -> None:
@@ -84,8 +106,15 @@ def test_a_pipeline_says_itself_whether_details_count(engine: Engine, tmp_path: 
     for depth in (1, 30):
         file = tmp_path / f"{depth}.yaml"
         file.write_text(f"{retrieve}, depth: {depth}}}]\n")
-        (answer,) = Finder(engine, read_staged(file)).find([Post("0", POST, "de")], 3)
-        firsts[depth] = answer.matches[0].paper.source.id
-        assert "rerank details" in answer.matches[0].parts
-    index_first = engine.find([Post("0", POST).claim("de")]).fused.sources("0", 1)
+        pipeline = read_staged(file)
+        finder = Finder(engine, pipeline)
+        post = Post("0", POST, "de")
+        (answer,) = finder.find([post], 3)
+        first = answer.matches[0]
+        firsts[depth] = first.paper.source.id
+        assert "rerank details" in first.parts
+
+    claim = Post("0", POST).claim("de")
+    fused = engine.find([claim]).fused
+    index_first = fused.sources("0", 1)
     assert firsts == {1: index_first[0], 30: "p2"}

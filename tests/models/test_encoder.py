@@ -21,13 +21,21 @@ TEXTS = [
     "  spaces\tand\nlines  ",
     "one two three four five six seven eight nine ten " * 4,
 ]
-SHORT = ["a b c", "", "vaccine works .", "a", "claim : paper a b c works papers", "c b a"]
+SHORT = [
+    "a b c",
+    "",
+    "vaccine works .",
+    "a",
+    "claim : paper a b c works papers",
+    "c b a",
+]
 
 
 @pytest.fixture(scope="module")
 def oracle(minilm):
     st = pytest.importorskip("sentence_transformers")
-    return st.SentenceTransformer(str(minilm.folder), device="cpu")
+    folder = str(minilm.folder)
+    return st.SentenceTransformer(folder, device="cpu")
 
 
 @pytest.fixture
@@ -37,7 +45,8 @@ def tiny(tiny_folder):
     model = AutoModel.from_pretrained(tiny_folder).eval()
 
     def make(**settings):
-        return Encoder(model, tokenizer, EncoderSettings(**{"max_length": 16} | settings), None)
+        all_settings = {"max_length": 16} | settings
+        return Encoder(model, tokenizer, EncoderSettings(**all_settings), None)
 
     return make
 
@@ -45,14 +54,17 @@ def tiny(tiny_folder):
 def test_equals_sentence_transformers(minilm, oracle):
     ours, _ = minilm.encoder.encode(TEXTS, "claim")
     assert ours.dtype == np.float32
-    assert np.abs(ours - oracle.encode(TEXTS)).max() < 1e-5
+    theirs = oracle.encode(TEXTS)
+    assert np.abs(ours - theirs).max() < 1e-5
 
 
 def test_an_empty_text_behind_a_masked_prefix_still_has_a_vector(tiny):
-    encoder = tiny(template=Template(claim="query : ", pool_prefix=False))
+    template = Template(claim="query : ", pool_prefix=False)
+    encoder = tiny(template=template)
     (tokens,) = encoder.tokenize([""], "claim")
     assert tokens.skip == len(tokens.ids) - 1
-    assert np.isfinite(encoder.encode([""], "claim")[0]).all()
+    vectors, _ = encoder.encode([""], "claim")
+    assert np.isfinite(vectors).all()
 
 
 @pytest.fixture
@@ -63,39 +75,54 @@ def joining(tiny, tmp_path):
     model = tiny().model
 
     def make(**settings):
-        return Encoder(model, tokenizer, EncoderSettings(max_length=16, **settings), None)
+        all_settings = EncoderSettings(max_length=16, **settings)
+        return Encoder(model, tokenizer, all_settings, None)
 
     return make
 
 
 def test_a_token_that_joins_prefix_and_text_belongs_to_the_text(joining):
-    encoder = joining(template=Template(claim="q: ", pool_prefix=False))
+    template = Template(claim="q: ", pool_prefix=False)
+    encoder = joining(template=template)
     texts = encoder.tokenizer.convert_ids_to_tokens
     (joined, separate) = encoder.tokenize(["w", "x"], "claim")
-    assert texts(list(joined.ids)) == ["q", ":", "Ġw"]
+    joined_texts = texts(list(joined.ids))
+    separate_texts = texts(list(separate.ids))
+    assert joined_texts == ["q", ":", "Ġw"]
     assert joined.skip == 2
-    assert texts(list(separate.ids)) == ["q", ":", "Ġ", "x"]
+    assert separate_texts == ["q", ":", "Ġ", "x"]
     assert separate.skip == 3
 
 
 def test_an_empty_text_has_a_token_even_without_special_tokens(joining):
     encoder = joining()
-    assert encoder.tokenize(["", "w"], "claim")[0] == Tokens((1,))  # its end
+    empty = encoder.tokenize(["", "w"], "claim")[0]
+    assert empty == Tokens((1,))  # its end
     encoder.tokenizer.eos_token = None
-    assert encoder.tokenize(["", "w"], "claim")[0] == Tokens((0,))  # else its padding
+    empty = encoder.tokenize(["", "w"], "claim")[0]
+    assert empty == Tokens((0,))  # else its padding
 
 
 @pytest.mark.parametrize("masked", [True, False])
 def test_a_template_that_leaves_no_room_is_refused(tiny, masked):
-    template = Template(claim="query : " * 5, source="", pool_prefix=not masked)
+    template = Template(
+        claim="query : " * 5,
+        source="",
+        pool_prefix=not masked,
+    )
     encoder = tiny(template=template, max_length=64)
-    (text,), (none,) = encoder.tokenize(["a"], "claim"), encoder.tokenize([""], "claim")
+    (text,) = encoder.tokenize(["a"], "claim")
+    (none,) = encoder.tokenize([""], "claim")
     minimum = len(none.ids) + 1
-    assert len(text.ids) == minimum > 9
+    length = len(text.ids)
+    assert length == minimum
+    assert minimum > 9
+
     fits = tiny(template=template, max_length=minimum)
     assert fits.tokenize(["a"], "claim") == [text]
-    short = tiny(template=template, max_length=minimum - 1)
-    with refused(ConfigError, f"model.max_length: {minimum - 1} ", f" {minimum} "):
+    too_small = minimum - 1
+    short = tiny(template=template, max_length=too_small)
+    with refused(ConfigError, f"model.max_length: {too_small} ", f" {minimum} "):
         short.tokenize(["a"], "claim")
     assert short.tokenize(["a"], "source")  # which has no template
 
@@ -106,9 +133,11 @@ def test_batches_and_padding_change_nothing(tiny, pooling, monkeypatch):
     at_once, _ = encoder.encode(SHORT, "claim", token_budget=10_000)
     one_by_one, _ = encoder.encode(SHORT, "claim", token_budget=1)
     pairs, _ = encoder.encode(SHORT, "claim", token_budget=20)
-    single = np.concatenate([encoder.encode([text], "claim")[0] for text in SHORT])
+    parts = [encoder.encode([text], "claim")[0] for text in SHORT]
+    single = np.concatenate(parts)
     monkeypatch.setattr("claim2source.models.encoder.SHARD_TEXTS", 4)
-    sharded = encoder.encode(SHORT[::-1], "claim")[0][::-1]
+    backwards, _ = encoder.encode(SHORT[::-1], "claim")
+    sharded = backwards[::-1]
     # As a GPU computes in 16 bits: no text is padded.
     monkeypatch.setattr(Encoder, "_packs_on_gpu", True)
     monkeypatch.setattr(Encoder, "collate", None)
@@ -119,23 +148,37 @@ def test_batches_and_padding_change_nothing(tiny, pooling, monkeypatch):
 
 def test_order_and_duplicates(tiny):
     encoder = tiny()
-    vector_of = {text: encoder.encode([text], "claim")[0][0] for text in SHORT}
+    vector_of = {}
+    for text in SHORT:
+        alone, _ = encoder.encode([text], "claim")
+        vector_of[text] = alone[0]
     texts_given = [*SHORT, *reversed(SHORT), SHORT[2]]
     vectors, cost = encoder.encode(texts_given, "claim")
     for text, vector in zip(texts_given, vectors, strict=True):
-        assert np.abs(vector - vector_of[text]).max() < 1e-6
+        difference = np.abs(vector - vector_of[text])
+        assert difference.max() < 1e-6
     assert cost.items == len(texts_given)
-    assert encoder.encode([], "claim")[0].shape == (0, 16)
+    none, _ = encoder.encode([], "claim")
+    assert none.shape == (0, 16)
+
     # Distinct texts are encoded once: 6 texts with 2 special tokens each.
-    assert cost.tokens == sum(len(t.ids) for t in encoder.tokenize(SHORT, "claim"))
+    tokenized = encoder.tokenize(SHORT, "claim")
+    count = sum(len(tokens.ids) for tokens in tokenized)
+    assert cost.tokens == count
 
 
 def test_tokens_do_not_depend_on_their_company_or_on_what_was_asked_before(tiny):
     encoder = tiny(max_length=8)
     one_by_one = [encoder.tokenize([text], "claim")[0] for text in SHORT]
-    encoder.tokenizer(["a b", "c"], padding="max_length", max_length=12, truncation=True)
+    encoder.tokenizer(
+        ["a b", "c"],
+        padding="max_length",
+        max_length=12,
+        truncation=True,
+    )
     encoder.encode(SHORT, "source")
-    assert encoder.tokenize(SHORT, "claim") == one_by_one
+    together = encoder.tokenize(SHORT, "claim")
+    assert together == one_by_one
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -145,7 +188,8 @@ def test_encoding_is_without_dropout_and_puts_the_training_mode_back(tiny, train
     first, _ = encoder.encode(SHORT, "claim")
     assert encoder.model.training is training
     encoder.model.eval()
-    assert np.array_equal(first, encoder.encode(SHORT, "claim")[0])
+    second, _ = encoder.encode(SHORT, "claim")
+    assert np.array_equal(first, second)
     encoder.model.train(training)
     monkeypatch.setattr(Encoder, "vectors", lambda self, batch: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -155,25 +199,37 @@ def test_encoding_is_without_dropout_and_puts_the_training_mode_back(tiny, train
 
 def test_a_vector_that_is_not_finite_is_said(tiny):
     encoder = tiny()
-    encoder.model.embeddings.word_embeddings.weight.data[4] = float("inf")
+    table = encoder.model.embeddings.word_embeddings
+    table.weight.data[4] = float("inf")
     with refused(UserError, "finite", "float32"):
         encoder.encode(["a"], "claim")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_vectors_are_float32_of_length_one_whatever_the_weights(tiny_folder, dtype):
-    config = ModelConfig(str(tiny_folder), pooling="mean", max_length=16, dtype=dtype)
+    config = ModelConfig(
+        str(tiny_folder),
+        pooling="mean",
+        max_length=16,
+        dtype=dtype,
+    )
     encoder = resolve(config, "cpu").encoder
-    assert next(encoder.model.parameters()).dtype == getattr(torch, dtype)
+    weight = next(encoder.model.parameters())
+    assert weight.dtype == getattr(torch, dtype)
     vectors, _ = encoder.encode(SHORT, "claim")
     assert vectors.dtype == np.float32
-    assert np.abs(np.linalg.norm(vectors, axis=1) - 1).max() < 1e-6
+    lengths = np.linalg.norm(vectors, axis=1)
+    assert np.abs(lengths - 1).max() < 1e-6
 
 
 def test_the_store_of_sources_is_filled_by_their_own_encoder(tiny, tmp_path):
-    encoder, base = tiny(), tiny()
-    encoder.weights, base.weights = {"base": "b"}, {"base": "other"}
+    encoder = tiny()
+    base = tiny()
+    encoder.weights = {"base": "b"}
+    base.weights = {"base": "other"}
     encoder.source_encoder = base
     encoder.fill(SHORT, "source", Store(tmp_path))
-    assert base.encode(SHORT, "claim", store=Store(tmp_path))[1].tokens == 0
-    assert encoder.encode(SHORT, "claim", store=Store(tmp_path))[1].tokens > 0
+    _, of_base = base.encode(SHORT, "claim", store=Store(tmp_path))
+    assert of_base.tokens == 0
+    _, of_claims = encoder.encode(SHORT, "claim", store=Store(tmp_path))
+    assert of_claims.tokens > 0

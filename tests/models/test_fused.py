@@ -22,29 +22,50 @@ IDS = torch.arange(40).reshape(2, 20)
 @pytest.fixture
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute on this machine's processor as on a GPU, with Liger's arithmetic."""
-    monkeypatch.setattr(fused, "runs_fused", lambda values, weight: weight.dtype == torch.bfloat16)
+    monkeypatch.setattr(fused, "runs_fused", is_in_16_bits)
     monkeypatch.setattr(fused, "liger", lambda: Kernels(gate, rotate))
 
 
+def is_in_16_bits(values: torch.Tensor, weight: torch.Tensor) -> bool:
+    return weight.dtype == torch.bfloat16
+
+
 def gate(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.silu(left.float()).to(right.dtype) * right
+    activated = torch.nn.functional.silu(left.float())
+    return activated.to(right.dtype) * right
 
 
 def rotate(*parts: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return tuple(side.bfloat16() for side in plain_rotation(*(part.float() for part in parts)))
+    exact = [part.float() for part in parts]
+    rotated = plain_rotation(*exact)
+    return tuple(side.bfloat16() for side in rotated)
 
 
 def pair(fuse: Any, dropout: float = 0.0) -> tuple[Any, Any]:
     """A model in bfloat16 with adapters, and a copy that is fused."""
     torch.manual_seed(0)
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 50}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "use_cache": False}
-    model: Any = MistralModel(MistralConfig(**sizes, **heads))
+    config = MistralConfig(
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        vocab_size=50,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        use_cache=False,
+    )
+    model: Any = MistralModel(config)
     for name, weight in model.named_parameters():
         if "norm" in name:
             torch.nn.init.uniform_(weight, 0.5, 1.5)
-    settings = {"target_modules": "all-linear", "init_lora_weights": False, "lora_dropout": dropout}
-    model = get_peft_model(model.bfloat16(), LoraConfig(r=4, lora_alpha=12, **settings)).train()
+
+    lora = LoraConfig(
+        r=4,
+        lora_alpha=12,
+        target_modules="all-linear",
+        init_lora_weights=False,
+        lora_dropout=dropout,
+    )
+    model = get_peft_model(model.bfloat16(), lora).train()
     new = copy.deepcopy(model)
     fuse(new)
     return model, new
@@ -56,38 +77,63 @@ def outcome(model: Any, autocast: bool = True) -> list[torch.Tensor]:
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         output = model(input_ids=IDS).last_hidden_state
     if output.requires_grad:
-        output.float().sin().sum().backward()
-    parameters = sorted(model.named_parameters())
-    return [output.detach(), *(p.grad for _, p in parameters if p.grad is not None)]
+        waves = output.float().sin()
+        waves.sum().backward()
+
+    found = [output.detach()]
+    for _, parameter in sorted(model.named_parameters()):
+        if parameter.grad is not None:
+            found.append(parameter.grad)
+    return found
 
 
 def equal(model: Any, new: Any, autocast: bool = True) -> bool:
-    outcomes = zip(outcome(model, autocast), outcome(new, autocast), strict=True)
-    return all(torch.equal(*pairs) for pairs in outcomes)
+    theirs = outcome(model, autocast)
+    ours = outcome(new, autocast)
+    pairs = zip(theirs, ours, strict=True)
+    return all(torch.equal(own, fused_one) for own, fused_one in pairs)
+
+
+def relative_error(part: torch.Tensor, exact: torch.Tensor) -> float:
+    """The distance from the exact values, as a share of their norm."""
+    difference = part.float() - exact
+    return float(difference.norm() / exact.norm())
 
 
 @pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize("fuse", [prepare_for_gpu, fuse_adapters])
 def test_rounding_is_no_more_than_the_layers_own(fuse: Any) -> None:
     model, new = pair(fuse)
-    exact = outcome(copy.deepcopy(model).float(), False)
-    theirs, ours = outcome(model), outcome(new)
-    assert [part.dtype for part in ours] == [part.dtype for part in theirs]
-    assert any(not torch.equal(*pairs) for pairs in zip(ours, theirs, strict=True)), "nothing fused"
-    errors = torch.tensor(
-        [
-            [float((part.float() - right).norm() / right.norm()) for part in pairs]
-            for right, *pairs in zip(exact, theirs, ours, strict=True)
-        ]
-    )
+    exact_model = copy.deepcopy(model).float()
+    exact = outcome(exact_model, False)
+    theirs = outcome(model)
+    ours = outcome(new)
+    dtypes = [part.dtype for part in theirs]
+    assert [part.dtype for part in ours] == dtypes
+    pairs = zip(ours, theirs, strict=True)
+    is_fused = any(not torch.equal(own, other) for own, other in pairs)
+    assert is_fused, "nothing fused"
+
+    rows = []
+    for right, own, other in zip(exact, theirs, ours, strict=True):
+        own_error = relative_error(own, right)
+        other_error = relative_error(other, right)
+        rows.append([own_error, other_error])
+    errors = torch.tensor(rows)
     before, after = errors.mean(dim=0)
-    assert after < 1.1 * before and (errors[:, 1] < 2 * errors[:, 0] + 0.01).all()
+    assert after < 1.1 * before
+    limits = 2 * errors[:, 0] + 0.01
+    assert (errors[:, 1] < limits).all()
 
 
 @pytest.mark.usefixtures("everywhere")
 def test_adapters_drop_what_peft_drops() -> None:
-    for own, new in zip(*map(outcome, pair(fuse_adapters, 0.5)), strict=True):
-        assert torch.nn.functional.cosine_similarity(own.flatten(), new.flatten(), 0) > 0.99
+    plain, fused_model = pair(fuse_adapters, 0.5)
+    theirs = outcome(plain)
+    ours = outcome(fused_model)
+    for own, new in zip(theirs, ours, strict=True):
+        similarity = torch.nn.functional.cosine_similarity(own.flatten(), new.flatten(), 0)
+        assert similarity > 0.99
 
 
 @pytest.mark.usefixtures("everywhere")
@@ -102,4 +148,9 @@ def test_adapters_that_are_off_merged_or_without_autocast_are_pefts_own() -> Non
 
 
 def test_a_processor_keeps_the_layers_own_arithmetic() -> None:
-    assert equal(*pair(lambda model: fuse_adapters(prepare_for_gpu(model))))
+    def fuse(model: Any) -> Any:
+        prepared = prepare_for_gpu(model)
+        return fuse_adapters(prepared)
+
+    plain, new = pair(fuse)
+    assert equal(plain, new)

@@ -12,6 +12,8 @@ import pytest
 import torch
 import transformers
 from peft import LoraConfig, get_peft_model
+from torch import allclose
+from torch.nn.functional import normalize
 
 from claim2source.models import Encoder, EncoderSettings, Tokens
 from claim2source.models.encoder import computes_fast
@@ -61,11 +63,17 @@ def index_model(kind: str, **changes: Any) -> Any:
     torch.manual_seed(0)
     if kind in DECODERS:
         # Two heads of queries share one of keys.
-        sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
-        sizes |= {"use_cache": False}
+        sizes |= {
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "use_cache": False,
+        }
     name = KINDS.get(kind, "Mistral")
-    config = getattr(transformers, f"{name}Config")(**sizes | changes)
-    model = getattr(transformers, f"{name}Model")(config)
+    config_type = getattr(transformers, f"{name}Config")
+    model_type = getattr(transformers, f"{name}Model")
+    config = config_type(**sizes | changes)
+    model = model_type(config)
     if kind == "gritlm":
         model.config.is_causal = False
     return model
@@ -78,39 +86,63 @@ def encoder_of(model: Any, pooling: Any = "mean") -> Encoder:
 
 def tokens_of(lengths: list[int] = LENGTHS) -> list[Tokens]:
     draw = torch.Generator().manual_seed(1)
-    return [
-        Tokens(tuple(torch.randint(2, 40, (n,), generator=draw).tolist()), skip=min(1, n - 1))
-        for n in lengths
-    ]
+    found = []
+    for n in lengths:
+        ids = torch.randint(2, 40, (n,), generator=draw)
+        tokens = Tokens(tuple(ids.tolist()), skip=min(1, n - 1))
+        found.append(tokens)
+    return found
 
 
 def gradients(encoder: Encoder, batch: TokenBatch | PackedBatch) -> tuple[Any, dict[str, Any]]:
     encoder.model.zero_grad(set_to_none=True)
     vectors = encoder.vectors(batch)
-    weights = torch.arange(vectors.numel()).reshape(vectors.shape).sin()
+    numbers = torch.arange(vectors.numel())
+    weights = numbers.reshape(vectors.shape).sin()
     (vectors * weights).sum().backward()
-    parameters = encoder.model.named_parameters()
-    return vectors.detach(), {n: p.grad for n, p in parameters if p.grad is not None}
+    found = {}
+    for name, parameter in encoder.model.named_parameters():
+        if parameter.grad is not None:
+            found[name] = parameter.grad
+    return vectors.detach(), found
+
+
+def check_gradients(ours: dict[str, Any], theirs: dict[str, Any], rtol: float, atol: float) -> None:
+    """Check the gradients of all parameters."""
+    for name, gradient in ours.items():
+        assert allclose(gradient, theirs[name], rtol=rtol, atol=atol), name
+
+
+MIXED = [[7, 1, 4], [3], [6, 0, 5], [2]]
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
 @pytest.mark.parametrize("kind", [*ENCODERS, *DECODERS])
 def test_vectors_and_gradients_are_those_of_padded_texts(kind: str, pooling: str) -> None:
-    encoder, tokens = encoder_of(index_model(kind), pooling), tokens_of()
+    model = index_model(kind)
+    encoder = encoder_of(model, pooling)
+    tokens = tokens_of()
     packed = encoder.batch(tokens)
+    total = sum(LENGTHS)
     assert isinstance(packed, PackedBatch)
-    assert packed.real_tokens == packed.padded_tokens == sum(LENGTHS)
-    expected, theirs = gradients(encoder, encoder.collate(tokens))
+    assert packed.real_tokens == total
+    assert packed.padded_tokens == total
+
+    padded = encoder.collate(tokens)
+    expected, theirs = gradients(encoder, padded)
     # In a causal decoder, the first token attends only to itself.
     if pooling != "cls" or kind in (*ENCODERS, "gritlm"):
-        assert len(expected.unique(dim=0)) == len(LENGTHS)
-    for groups in ([[7, 1, 4], [3], [6, 0, 5], [2]], [[2, 1, 0, 4, 3, 7, 6, 5]]):
-        vectors, ours = gradients(encoder, pack(tokens, groups, encoder.model))
-        assert torch.allclose(vectors, expected, atol=1e-6)
+        distinct = expected.unique(dim=0)
+        assert len(distinct) == len(LENGTHS)
+    one_group = [[2, 1, 0, 4, 3, 7, 6, 5]]
+    for groups in (MIXED, one_group):
+        batch = pack(tokens, groups, encoder.model)
+        vectors, ours = gradients(encoder, batch)
+        assert allclose(vectors, expected, atol=1e-6)
         assert ours.keys() == theirs.keys()
-        for name, gradient in ours.items():
-            assert torch.allclose(gradient, theirs[name], rtol=1e-4, atol=1e-5), name
-    assert torch.allclose(gradients(encoder, packed)[0], expected, atol=1e-6)
+        check_gradients(ours, theirs, rtol=1e-4, atol=1e-5)
+    vectors, _ = gradients(encoder, packed)
+    assert allclose(vectors, expected, atol=1e-6)
 
 
 @pytest.mark.skipif(not computes_fast(), reason="this processor has no bfloat16")
@@ -119,66 +151,97 @@ def test_a_copy_in_bfloat16_gives_nearly_the_vectors_of_float32(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("claim2source.models.encoder._BFLOAT16_ROW", 9)  # several rows
-    encoder, tokens = encoder_of(index_model(kind).eval()), tokens_of()
+    model = index_model(kind).eval()
+    encoder = encoder_of(model)
+    tokens = tokens_of()
     fast = encoder.in_bfloat16()
-    assert fast.settings.dtype == "bfloat16" and fast.in_bfloat16() is fast
-    assert {tensor.dtype for tensor in fast.model.parameters()} == {torch.bfloat16}
-    assert {tensor.dtype for tensor in encoder.model.parameters()} == {torch.float32}
-    assert torch.bfloat16 not in {tensor.dtype for tensor in fast.model.buffers()}
-    own = Encoder(encoder.model, encoder.tokenizer, replace(encoder.settings, own_code=True), None)
+    fast_types = {tensor.dtype for tensor in fast.model.parameters()}
+    own_types = {tensor.dtype for tensor in encoder.model.parameters()}
+    buffer_types = {tensor.dtype for tensor in fast.model.buffers()}
+    assert fast.settings.dtype == "bfloat16"
+    assert fast.in_bfloat16() is fast
+    assert fast_types == {torch.bfloat16}
+    assert own_types == {torch.float32}
+    assert torch.bfloat16 not in buffer_types
+
+    settings = replace(encoder.settings, own_code=True)
+    own = Encoder(encoder.model, encoder.tokenizer, settings, None)
     assert own.in_bfloat16() is own
     with torch.inference_mode():
-        expected = torch.nn.functional.normalize(encoder.vectors(encoder.collate(tokens)))
+        padded = encoder.collate(tokens)
+        expected = normalize(encoder.vectors(padded))
         batches = list(fast._forward_batches(tokens))
-        assert len(batches) > 2 and sorted(i for rows, _ in batches for i in rows) == [*range(8)]
+        assert len(batches) > 2
+        all_rows = sorted(i for rows, _ in batches for i in rows)
+        assert all_rows == [*range(8)]
         for rows, batch in batches:
-            assert isinstance(batch, PackedBatch) and {group.mask for group in batch.groups} == {
-                None
-            }
-            vectors = torch.nn.functional.normalize(fast.vectors(batch))
-            assert (vectors * expected[rows]).sum(dim=1).min() > 0.999
+            assert isinstance(batch, PackedBatch)
+            masks = {group.mask for group in batch.groups}
+            assert masks == {None}
+            vectors = normalize(fast.vectors(batch))
+            similarities = (vectors * expected[rows]).sum(dim=1)
+            assert similarities.min() > 0.999
 
 
 @pytest.mark.skipif(not computes_fast(), reason="this processor has no bfloat16")
 @torch.inference_mode()
 def test_the_base_beneath_an_adapter_is_copied_to_bfloat16_too() -> None:
-    lora, tokens = LoraConfig(target_modules=["query"], init_lora_weights=False), tokens_of()
-    base = base_encoder(encoder_of(get_peft_model(index_model("bert"), lora).eval()), None)
+    lora = LoraConfig(target_modules=["query"], init_lora_weights=False)
+    tokens = tokens_of()
+    model = get_peft_model(index_model("bert"), lora).eval()
+    base = base_encoder(encoder_of(model), None)
     fast = base.in_bfloat16()
-    expected = torch.nn.functional.normalize(base.vectors(base.collate(tokens)))
+    padded = base.collate(tokens)
+    expected = normalize(base.vectors(padded))
     for rows, batch in fast._forward_batches(tokens):
-        vectors = torch.nn.functional.normalize(fast.vectors(batch))
-        assert isinstance(batch, PackedBatch) and (vectors * expected[rows]).sum(1).min() > 0.999
+        vectors = normalize(fast.vectors(batch))
+        assert isinstance(batch, PackedBatch)
+        similarities = (vectors * expected[rows]).sum(1)
+        assert similarities.min() > 0.999
 
 
 @pytest.mark.parametrize("kind", ["bert", "gritlm"])
 def test_packed_texts_are_computed_again_as_such(kind: str) -> None:
-    encoder, tokens = encoder_of(index_model(kind)), tokens_of()
+    encoder = encoder_of(index_model(kind))
+    tokens = tokens_of()
     encoder.model.train()
-    batch = pack(tokens, [[7, 1, 4], [3], [6, 0, 5], [2]], encoder.model)
+    batch = pack(tokens, MIXED, encoder.model)
     _, direct = gradients(encoder, batch)
     enable_checkpointing(encoder.model)
     encoder.model = copy.deepcopy(encoder.model)  # as where weights are sharded
     passes = []
-    linear = next(m for m in encoder.model.modules() if isinstance(m, torch.nn.Linear))
+    modules = encoder.model.modules()
+    linear = next(module for module in modules if isinstance(module, torch.nn.Linear))
     linear.register_forward_pre_hook(lambda *_: passes.append(1))
     _, recomputed = gradients(encoder, batch)
-    assert sum(passes) == 2 and direct.keys() == recomputed.keys()
-    assert all(torch.equal(direct[name], recomputed[name]) for name in direct)
+    assert sum(passes) == 2
+    assert direct.keys() == recomputed.keys()
+    for name in direct:
+        assert torch.equal(direct[name], recomputed[name])
     assert encoder.model.config._attn_implementation == "sdpa"
     # Padded ones then too.
     _, padded = gradients(encoder, encoder.collate(tokens))
-    assert all(torch.allclose(direct[name], padded[name], rtol=1e-4, atol=1e-5) for name in direct)
+    check_gradients(direct, padded, rtol=1e-4, atol=1e-5)
 
 
 def test_attention_dropout_is_on_in_training_alone() -> None:
     model = index_model("bert", attention_probs_dropout_prob=0.5)
-    encoder, tokens = encoder_of(model), tokens_of()
-    packed = pack(tokens, [list(range(len(tokens)))], model)
+    encoder = encoder_of(model)
+    tokens = tokens_of()
+    one_group = [list(range(len(tokens)))]
+    packed = pack(tokens, one_group, model)
+
+    def twice() -> tuple[Any, Any]:
+        first = encoder.vectors(packed)
+        second = encoder.vectors(packed)
+        return first, second
+
     model.eval()
-    assert torch.equal(encoder.vectors(packed), encoder.vectors(packed))
+    first, second = twice()
+    assert torch.equal(first, second)
     model.train()
-    assert not torch.allclose(encoder.vectors(packed), encoder.vectors(packed))
+    first, second = twice()
+    assert not allclose(first, second)
 
 
 def test_only_what_is_known_to_be_the_same_is_packed() -> None:
@@ -186,56 +249,85 @@ def test_only_what_is_known_to_be_the_same_is_packed() -> None:
     assert can_pack(model, 16)
     model.set_attn_implementation("eager")
     assert not can_pack(model, 16)
-    assert isinstance(encoder_of(model).batch(tokens_of()), TokenBatch)
-    assert not can_pack(index_model("bert", is_decoder=True), 16)
+    batch = encoder_of(model).batch(tokens_of())
+    assert isinstance(batch, TokenBatch)
+    decoder = index_model("bert", is_decoder=True)
+    assert not can_pack(decoder, 16)
     # A window as long as the texts hides nothing.
-    assert can_pack(index_model("mistral", sliding_window=16), 16)
-    assert not can_pack(index_model("mistral", sliding_window=15), 16)
-    assert not can_pack(index_model("qwen3", use_sliding_window=True, sliding_window=8), 16)
+    as_long = index_model("mistral", sliding_window=16)
+    shorter = index_model("mistral", sliding_window=15)
+    qwen3 = index_model(
+        "qwen3",
+        use_sliding_window=True,
+        sliding_window=8,
+    )
+    assert can_pack(as_long, 16)
+    assert not can_pack(shorter, 16)
+    assert not can_pack(qwen3, 16)
 
 
 def by_hand(q: Any, k: Any, v: Any, bounds: Any, longest: int, scale: Any, causal: bool) -> Any:
     """What flash attention computes, text by text: the last key's weight on an earlier query is 0."""
-    assert bounds.dtype == torch.int32 and longest == max(LENGTHS)
-    assert len(k) == len(v) == len(q) == bounds[-1]
+    assert bounds.dtype == torch.int32
+    assert longest == max(LENGTHS)
+    length = len(q)
+    assert len(k) == length
+    assert len(v) == length
+    assert length == bounds[-1]
     outputs = []
     times = q.shape[1] // k.shape[1]
     for start, end in itertools.pairwise(bounds.tolist()):
-        queries, keys, values = q[start:end], k[start:end], v[start:end]
-        keys, values = (side.repeat_interleave(times, dim=1) for side in (keys, values))
+        queries = q[start:end]
+        keys = k[start:end].repeat_interleave(times, dim=1)
+        values = v[start:end].repeat_interleave(times, dim=1)
         weights = torch.einsum("qhd,khd->hqk", queries, keys) * scale
         if causal:
-            later = torch.ones(end - start, end - start).triu(1).bool()
+            square = torch.ones(end - start, end - start)
+            later = square.triu(1).bool()
             weights = weights.masked_fill(later, -torch.inf)
-        outputs.append(torch.einsum("hqk,khd->qhd", weights.softmax(-1), values))
+        shares = weights.softmax(-1)
+        output = torch.einsum("hqk,khd->qhd", shares, values)
+        outputs.append(output)
     return torch.cat(outputs)
 
 
 @pytest.mark.parametrize("kind", ["bert", *DECODERS])
 def test_flash_attention_gets_the_texts_bounds(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel itself needs a GPU: its inputs give the vectors of padded texts."""
-    encoder, tokens = encoder_of(index_model(kind), "last"), tokens_of()
-    expected, theirs = gradients(encoder, encoder.collate(tokens))
+    encoder = encoder_of(index_model(kind), "last")
+    tokens = tokens_of()
+    padded = encoder.collate(tokens)
+    expected, theirs = gradients(encoder, padded)
     queries = []
-    monkeypatch.setattr(
-        "claim2source.models.packed._varlen_for", lambda query: queries.append(query) or by_hand
-    )
+
+    def varlen_for(query: Any) -> Any:
+        queries.append(query)
+        return by_hand
+
+    monkeypatch.setattr("claim2source.models.packed._varlen_for", varlen_for)
     batch = encoder.batch(tokens)
     assert isinstance(batch, PackedBatch)
-    assert batch.bounds.diff().sort().values.tolist() == sorted(LENGTHS)
-    assert [int(batch.positions[i]) for i in batch.bounds[:-1]] == [0] * len(LENGTHS)
+    lengths = batch.bounds.diff().sort().values
+    firsts = [int(batch.positions[i]) for i in batch.bounds[:-1]]
+    assert lengths.tolist() == sorted(LENGTHS)
+    assert firsts == [0] * len(LENGTHS)
     vectors, ours = gradients(encoder, batch)
     assert len(queries) == 2  # layers
-    assert torch.allclose(vectors, expected, atol=1e-5)
-    assert all(torch.allclose(ours[name], theirs[name], atol=1e-4) for name in theirs)
+    assert allclose(vectors, expected, atol=1e-5)
+    for name, gradient in theirs.items():
+        assert allclose(ours[name], gradient, atol=1e-4)
 
 
 def test_no_flash_attention_on_a_cpu_or_with_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _varlen_for(torch.zeros(1, 2, 3, 8, dtype=torch.bfloat16)) is None
+    query = torch.zeros(1, 2, 3, 8, dtype=torch.bfloat16)
+    assert _varlen_for(query) is None
     model = index_model("bert", attention_probs_dropout_prob=0.5).train()
     monkeypatch.setattr("claim2source.models.packed._varlen_for", lambda query: by_hand)
-    encoder, tokens = encoder_of(model), tokens_of()
-    assert not torch.equal(*(encoder.vectors(encoder.batch(tokens)) for _ in range(2)))
+    encoder = encoder_of(model)
+    tokens = tokens_of()
+    first = encoder.vectors(encoder.batch(tokens))
+    second = encoder.vectors(encoder.batch(tokens))
+    assert not torch.equal(first, second)
 
 
 @pytest.mark.parametrize("groups", [True, False])
@@ -255,7 +347,8 @@ def test_torchs_attention_for_packed_texts_takes_what_it_is_given(
         pytest.skip("torch 2.11")
 
     def note(*values: Any, **extra: Any) -> torch.Tensor:
-        arguments.update(real.bind(*values, **extra).arguments)
+        bound = real.bind(*values, **extra)
+        arguments.update(bound.arguments)
         return torch.empty(1)
 
     note.__signature__ = real  # type: ignore[attr-defined]
@@ -263,31 +356,45 @@ def test_torchs_attention_for_packed_texts_takes_what_it_is_given(
     flash_varlen.cache_clear()
     try:
         varlen = flash_varlen()
-        q, k, bounds = torch.zeros(5, 4, 8), torch.rand(5, 2, 8), torch.tensor([0, 2, 5])
+        q = torch.zeros(5, 4, 8)
+        k = torch.rand(5, 2, 8)
+        bounds = torch.tensor([0, 2, 5])
         varlen(q, k, k + 1, bounds, 3, 0.5, True)
-        assert arguments["query"] is q and arguments["cu_seq_q"] is arguments["cu_seq_k"] is bounds
+        assert arguments["query"] is q
+        assert arguments["cu_seq_q"] is bounds
+        assert arguments["cu_seq_k"] is bounds
         heads = [0, 1] if groups else [0, 0, 1, 1]
-        assert arguments["key"].equal(k[:, heads]) and arguments["value"].equal(k[:, heads] + 1)
-        assert arguments["max_q"] == arguments["max_k"] == 3 and arguments["scale"] == 0.5
-        assert arguments["window_size"] == (-1, 0) and arguments.get("enable_gqa", True)
+        keys = k[:, heads]
+        assert arguments["key"].equal(keys)
+        assert arguments["value"].equal(keys + 1)
+        assert arguments["max_q"] == 3
+        assert arguments["max_k"] == 3
+        assert arguments["scale"] == 0.5
+        assert arguments["window_size"] == (-1, 0)
+        assert arguments.get("enable_gqa", True)
         varlen(q, q, q, bounds, 3, 0.5, False)
-        assert arguments["key"] is q and arguments["window_size"] == (-1, -1)
+        assert arguments["key"] is q
+        assert arguments["window_size"] == (-1, -1)
         assert not arguments.get("enable_gqa", False)
     finally:
         flash_varlen.cache_clear()
 
 
 def test_a_batch_moves_as_a_whole() -> None:
-    batch = pack(tokens_of(), [[1, 0], [2, 3, 4, 5, 6, 7]], index_model("bert")).to("meta")
+    groups = [[1, 0], [2, 3, 4, 5, 6, 7]]
+    model = index_model("bert")
+    batch = pack(tokens_of(), groups, model).to("meta")
     for part in (batch, *batch.groups):
         values = [getattr(part, field.name) for field in fields(part)]
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
-        assert tensors and all(value.is_meta for value in tensors)
+        assert tensors
+        assert all(value.is_meta for value in tensors)
     assert batch.real_tokens == sum(LENGTHS)
 
 
 def test_the_models_own_attention_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder, tokens = encoder_of(index_model("bert")), tokens_of()
+    encoder = encoder_of(index_model("bert"))
+    tokens = tokens_of()
     encoder.vectors(encoder.batch(tokens))
     assert encoder.model.config._attn_implementation == "sdpa"
     packed = encoder.batch(tokens)
@@ -304,37 +411,57 @@ def test_the_models_own_attention_is_put_back(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(
     ("targets", "trained"),
-    [("all-linear", "lora_A"), (["word_embeddings"], "lora_embedding")],  # the table itself, too
+    [
+        ("all-linear", "lora_A"),
+        (["word_embeddings"], "lora_embedding"),  # the table itself, too
+    ],
 )
 def test_a_lora_adapter_is_trained_alike(targets: Any, trained: str) -> None:
     import peft
 
     config = peft.LoraConfig(r=2, target_modules=targets, init_lora_weights=False)
-    encoder = encoder_of(peft.get_peft_model(index_model("bert"), config))
+    model = peft.get_peft_model(index_model("bert"), config)
+    encoder = encoder_of(model)
     tokens = tokens_of()
-    expected, theirs = gradients(encoder, encoder.collate(tokens))
+    padded = encoder.collate(tokens)
+    expected, theirs = gradients(encoder, padded)
     batch = encoder.batch(tokens)
     assert isinstance(batch, PackedBatch)
     vectors, ours = gradients(encoder, batch)
-    assert torch.allclose(vectors, expected, atol=1e-5)
-    assert ours.keys() == theirs.keys() and any(trained in name for name in ours)
-    for name, gradient in ours.items():
-        assert torch.allclose(gradient, theirs[name], rtol=1e-3, atol=1e-4), name
+    assert allclose(vectors, expected, atol=1e-5)
+    assert ours.keys() == theirs.keys()
+    assert any(trained in name for name in ours)
+    check_gradients(ours, theirs, rtol=1e-3, atol=1e-4)
 
 
 def test_a_passs_gradient_of_the_table_holds_its_own_rows_alone_and_adds_up() -> None:
-    encoder, tokens = encoder_of(index_model("bert")), tokens_of()
+    encoder = encoder_of(index_model("bert"))
+    tokens = tokens_of()
     table = encoder.model.get_input_embeddings().weight
     arrived: list[int] = []
-    table.register_hook(lambda gradient: arrived.append(gradient._values().shape[0]))  # sparse
+
+    def note(gradient: Any) -> None:
+        rows = gradient._values()  # sparse
+        arrived.append(rows.shape[0])
+
+    table.register_hook(note)
     _, full = gradients(encoder, encoder.batch(tokens))
-    assert arrived == [sum(LENGTHS)] and table.grad.layout == torch.strided
+    assert arrived == [sum(LENGTHS)]
+    assert table.grad.layout == torch.strided
+
     encoder.model.zero_grad(set_to_none=True)
-    weights = torch.arange(len(tokens) * 16).reshape(-1, 16).sin()
+    numbers = torch.arange(len(tokens) * 16)
+    weights = numbers.reshape(-1, 16).sin()
     for part in (slice(0, 3), slice(3, None)):
-        (encoder.vectors(encoder.batch(tokens[part])) * weights[part]).sum().backward()
-    assert arrived[1:] == [sum(LENGTHS[:3]), sum(LENGTHS[3:])]
-    assert torch.allclose(table.grad, full["embeddings.word_embeddings.weight"], atol=1e-5)
+        batch = encoder.batch(tokens[part])
+        weighted = encoder.vectors(batch) * weights[part]
+        weighted.sum().backward()
+    first = sum(LENGTHS[:3])
+    second = sum(LENGTHS[3:])
+    whole = full["embeddings.word_embeddings.weight"]
+    assert arrived[1:] == [first, second]
+    assert allclose(table.grad, whole, atol=1e-5)
+
     with torch.no_grad():
         encoder.model.zero_grad(set_to_none=True)
         encoder.vectors(encoder.batch(tokens))

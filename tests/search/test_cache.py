@@ -32,24 +32,38 @@ POOL = [
     Source("q", "Coffee", "Coffee and masks.", ("Ben Writer",), "B Letters"),
 ]
 
+
+def first_claim(**changes: Any) -> dict[str, Any]:
+    """The claims with a change of the first."""
+    changed = replace(CLAIMS[0], **changes)
+    return {"claims": [changed, *CLAIMS[1:]]}
+
+
+def first_source(**changes: Any) -> dict[str, Any]:
+    """The sources with a change of the first."""
+    changed = replace(POOL[0], **changes)
+    return {"sources": [changed, POOL[1]]}
+
+
 DATA: dict[str, Callable[[], dict[str, Any]]] = {
     "depth": lambda: {"k": 1},
-    "claim's text": lambda: {"claims": [replace(CLAIMS[0], text="coffee"), *CLAIMS[1:]]},
-    "claim's id": lambda: {"claims": [replace(CLAIMS[0], id="w"), *CLAIMS[1:]]},
-    "candidates": lambda: {"claims": [replace(CLAIMS[0], candidates=("q",)), *CLAIMS[1:]]},
-    "no candidates": lambda: {"claims": [replace(CLAIMS[0], candidates=()), *CLAIMS[1:]]},
+    "claim's text": lambda: first_claim(text="coffee"),
+    "claim's id": lambda: first_claim(id="w"),
+    "candidates": lambda: first_claim(candidates=("q",)),
+    "no candidates": lambda: first_claim(candidates=()),
     "more claims": lambda: {"claims": [*CLAIMS, Claim("v", "b")]},
-    "title": lambda: {"sources": [replace(POOL[0], title="Gloves"), POOL[1]]},
-    "abstract": lambda: {"sources": [replace(POOL[0], abstract="New"), POOL[1]]},
-    "source's id": lambda: {"sources": [replace(POOL[0], id="r"), POOL[1]]},
+    "title": lambda: first_source(title="Gloves"),
+    "abstract": lambda: first_source(abstract="New"),
+    "source's id": lambda: first_source(id="r"),
     "one source less": lambda: {"sources": POOL[:1]},
 }
-VENUE = {"sources": [replace(POOL[0], venue="Elsewhere"), POOL[1]]}
+VENUE = first_source(venue="Elsewhere")
 
 
 class Counted:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.built, real = 0, Analysis.counted_sources
+        self.built = 0
+        real = Analysis.counted_sources
 
         def sources(*arguments: Any) -> Any:
             self.built += 1
@@ -58,21 +72,38 @@ class Counted:
         monkeypatch.setattr(Analysis, "counted_sources", sources)
 
 
+SEARCHED: dict[str, Any] = {
+    "claims": CLAIMS,
+    "sources": POOL,
+    "k": 2,
+}
+
+
 def sparse(root: Path, config: BM25 | None = None, **changes: Any) -> Result:
-    args: dict[str, Any] = {"claims": CLAIMS, "sources": POOL, "k": 2} | changes
-    index = replace(config or BM25(), store=Store(root)).index(args["sources"])
+    args = SEARCHED | changes
+    stored = replace(config or BM25(), store=Store(root))
+    index = stored.index(args["sources"])
     return index.search(args["claims"], args["k"])
 
 
 def test_the_same_text_cut_elsewhere_is_another_claim(tmp_path: Path) -> None:
     """Both are rendered as "Kaffee\\ndie\\nmasks"; `die` is a stop word in German only."""
-    config, sources = BM25(claims="bilingual"), [*POOL, Source("d", "Dice", "A die.")]
+    config = BM25(claims="bilingual")
+    die = Source("d", "Dice", "A die.")
     posted = Claim("x", "Kaffee\ndie", "de", "masks")
     translated = Claim("x", "Kaffee", "de", "die\nmasks")
-    first, second = (
-        sparse(tmp_path, config, claims=[claim], sources=sources, k=3)
-        for claim in (posted, translated)
-    )
+
+    def searched(claim: Claim) -> Result:
+        return sparse(
+            tmp_path,
+            config,
+            claims=[claim],
+            sources=[*POOL, die],
+            k=3,
+        )
+
+    first = searched(posted)
+    second = searched(translated)
     assert not second.stored
     assert set(first.run.sources("x")) == {"p", "q"}
     assert set(second.run.sources("x")) == {"p", "q", "d"}
@@ -82,17 +113,27 @@ def test_bm25s_run_is_read_with_its_cost_and_failures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counter = Counted(monkeypatch)
-    first, rerun = sparse(tmp_path), sparse(tmp_path)
+    first = sparse(tmp_path)
+    rerun = sparse(tmp_path)
+    rows = list(rerun.run)
+    failed = [failure.claim_id for failure in rerun.failures]
     assert counter.built == 1
-    assert list(rerun.run) == list(first.run) and rerun.run.claim_ids == ("x", "y", "z")
-    assert rerun.cost == first.cost and first.cost.items == 3
-    assert [f.claim_id for f in rerun.failures] == ["z"] and rerun.failures == first.failures
-    assert (first.stored, rerun.stored) == (False, True)
+    assert rows == list(first.run)
+    assert rerun.run.claim_ids == ("x", "y", "z")
+    assert rerun.cost == first.cost
+    assert first.cost.items == 3
+    assert failed == ["z"]
+    assert rerun.failures == first.failures
+    assert first.stored is False
+    assert rerun.stored is True
+
     built = counter.built
     result = BM25().index(POOL).search(CLAIMS, 2)
-    assert list(result.run) == list(rerun.run) and not result.stored
+    assert list(result.run) == rows
+    assert not result.stored
     # A corrected gold, or a venue that is not indexed, does not change a ranking.
-    sparse(tmp_path, claims=[replace(CLAIMS[0], golds=("q",)), *CLAIMS[1:]], **VENUE)
+    corrected = first_claim(golds=("q",))
+    sparse(tmp_path, **corrected, **VENUE)
     assert counter.built == built + 1
 
 
@@ -113,26 +154,40 @@ SETTINGS: dict[str, Any] = {
 # What is changed, in a run with which settings.
 BM25_CHANGES: dict[str, tuple[dict[str, Any], BM25]] = {
     **{name: (made(), BM25()) for name, made in DATA.items()},
-    "claim's language": ({"claims": [replace(CLAIMS[0], lang="fr"), *CLAIMS[1:]]}, BM25()),
+    "claim's language": (first_claim(lang="fr"), BM25()),
     "venue": (VENUE, BM25(metadata=True)),
-    **{f"setting {name}": ({}, BM25(**{name: value})) for name, value in SETTINGS.items()},
 }
+for name, value in SETTINGS.items():
+    changed = BM25(**{name: value})
+    BM25_CHANGES[f"setting {name}"] = ({}, changed)
 
 
 @pytest.mark.parametrize("key", [*BM25_CHANGES, "bm25s", "PyStemmer"])
 def test_one_changed_input_of_bm25_is_another_run(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert set(SETTINGS) == {field.name for field in fields(BM25)}
-    counter, real = Counted(monkeypatch), bm25.version
-    data, config = BM25_CHANGES.get(key, ({}, BM25()))
-    sparse(tmp_path, None if key.startswith("setting") else config)
+    names = {field.name for field in fields(BM25)}
+    assert set(SETTINGS) == names
+    counter = Counted(monkeypatch)
+    real = bm25.version
+
+    def other_version(name: str) -> str:
+        return "9" if name == key else real(name)
+
+    unchanged: tuple[dict[str, Any], BM25] = ({}, BM25())
+    data, config = BM25_CHANGES.get(key, unchanged)
+    is_setting = key.startswith("setting")
+    sparse(tmp_path, None if is_setting else config)
     if key not in BM25_CHANGES:  # another version of a library
-        monkeypatch.setattr(bm25, "version", lambda name: "9" if name == key else real(name))
+        monkeypatch.setattr(bm25, "version", other_version)
     result = sparse(tmp_path, config, **data)
-    assert counter.built == 2 == len(list((tmp_path / "runs").iterdir()))
-    args = {"claims": CLAIMS, "sources": POOL, "k": 2} | data
-    uncached = (config or BM25()).index(args["sources"]).search(args["claims"], args["k"])
+    runs = list((tmp_path / "runs").iterdir())
+    assert counter.built == 2
+    assert len(runs) == 2
+
+    args = SEARCHED | data
+    index = config.index(args["sources"])
+    uncached = index.search(args["claims"], args["k"])
     assert list(result.run) == list(uncached.run)
 
 
@@ -140,8 +195,10 @@ class Hashed:
     """An encoder whose vectors are made from a text's hash; it counts the texts it encoded."""
 
     def __init__(self, weights: str = "w", source: Hashed | None = None, prefix: str = "") -> None:
-        self.weights, self.source_encoder = weights, source
-        self.settings = EncoderSettings(template=Template(claim=prefix))
+        template = Template(claim=prefix)
+        self.weights = weights
+        self.source_encoder = source
+        self.settings = EncoderSettings(template=template)
         self.read: list[str] = []
 
     def key(self) -> dict[str, Any] | None:
@@ -149,31 +206,44 @@ class Hashed:
 
     def encode(self, texts: list[str], side: str, **_: Any) -> tuple[np.ndarray, Cost]:
         self.read += texts
-        digests = [hashlib.sha256(f"{side} {text}".encode()).digest()[:4] for text in texts]
-        vectors = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 4) + 1.0
-        vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-        return vectors, Cost(0.1, len(texts), 0, len(texts))
+        digests = []
+        for text in texts:
+            hashed = hashlib.sha256(f"{side} {text}".encode())
+            digests.append(hashed.digest()[:4])
+        numbers = np.frombuffer(b"".join(digests), dtype=np.uint8)
+        vectors = numbers.reshape(-1, 4) + 1.0
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors = (vectors / lengths).astype(np.float32)
+        cost = Cost(0.1, len(texts), 0, len(texts))
+        return vectors, cost
 
 
 def dense(root: Path, store: Store | None = None, **changes: Any) -> tuple[Result, int]:
-    args: dict[str, Any] = {"claims": CLAIMS, "sources": POOL, "k": 2, "encoder": Hashed()}
-    args |= {name: changes.pop(name) for name in args.keys() & changes.keys()}
+    args = SEARCHED | {"encoder": Hashed()}
+    for name in args.keys() & changes.keys():
+        args[name] = changes.pop(name)
     encoder = args["encoder"]
     made = Dense(encoder, store=store or Store(root), **changes)
-    return made.index(args["sources"]).search(args["claims"], args["k"]), len(encoder.read)
+    index = made.index(args["sources"])
+    result = index.search(args["claims"], args["k"])
+    return result, len(encoder.read)
 
 
 def test_a_models_run_is_read_with_its_cost(tmp_path: Path) -> None:
     first, read = dense(tmp_path)
     rerun, none = dense(tmp_path)
-    assert (read, none) == (5, 0)
+    assert read == 5
+    assert none == 0
     assert list(rerun.run) == list(first.run)
     # The cost is that of computing, not of reading: nobody searches millions of claims a second.
-    assert rerun.cost == first.cost and first.cost.items == 3
-    assert (first.stored, rerun.stored) == (False, True)
+    assert rerun.cost == first.cost
+    assert first.cost.items == 3
+    assert first.stored is False
+    assert rerun.stored is True
     # Which gold a claim has, and its language, changes no text and no ranking.
-    claims = [replace(CLAIMS[0], golds=("q",), lang="de"), *CLAIMS[1:]]
-    assert dense(tmp_path, claims=claims)[1] == 0
+    corrected = first_claim(golds=("q",), lang="de")
+    _, read = dense(tmp_path, **corrected)
+    assert read == 0
 
 
 CHANGES = DATA | {
@@ -182,31 +252,49 @@ CHANGES = DATA | {
     "source side": lambda: {"encoder": Hashed(source=Hashed("base"))},
     "prefix": lambda: {"encoder": Hashed(prefix="query: ")},
 }
-VERSIONS = {"faiss": "faiss.__version__", "torch": "", "transformers": ""}
+VERSIONS = {
+    "faiss": "faiss.__version__",
+    "torch": "",
+    "transformers": "",
+}
 
 
 @pytest.mark.parametrize("key", [*CHANGES, *VERSIONS])
 def test_one_changed_input_of_a_model_is_another_run(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def other_version(name: str) -> str:
+        return "0" if name == key else version(name)
+
     dense(tmp_path)
     if key in VERSIONS:  # another version of a library
-        version_of = "0" if key == "faiss" else lambda name: "0" if name == key else version(name)
-        monkeypatch.setattr(VERSIONS[key] or "claim2source.search.dense.version", version_of)
-    result, _ = dense(tmp_path, **CHANGES[key]() if key in CHANGES else {})
+        place = VERSIONS[key] or "claim2source.search.dense.version"
+        version_of = "0" if key == "faiss" else other_version
+        monkeypatch.setattr(place, version_of)
+    changes = CHANGES[key]() if key in CHANGES else {}
+    result, _ = dense(tmp_path, **changes)
+    runs = list((tmp_path / "runs").iterdir())
     assert not result.stored
-    assert len(list((tmp_path / "runs").iterdir())) == 2
+    assert len(runs) == 2
 
 
 @pytest.mark.parametrize("encoder", [Hashed(""), Hashed(source=Hashed(""))])
 def test_weights_in_training_keep_no_run(tmp_path: Path, encoder: Hashed) -> None:
     encoder.read.clear()
-    assert [dense(tmp_path, encoder=encoder)[1] for _ in range(2)] == [5, 10]
-    assert not (tmp_path / "runs").exists()
+    _, first = dense(tmp_path, encoder=encoder)
+    _, second = dense(tmp_path, encoder=encoder)
+    assert first == 5
+    assert second == 10
+    runs = tmp_path / "runs"
+    assert not runs.exists()
 
 
 def test_candidates_come_back_with_the_run(tmp_path: Path) -> None:
-    claims = [CLAIMS[0], Claim("bound", "b", candidates=("p", "gone"))]
+    bound = Claim("bound", "b", candidates=("p", "gone"))
+    claims = [CLAIMS[0], bound]
     first, _ = dense(tmp_path, claims=claims)
     rerun, read = dense(tmp_path, claims=claims)
-    assert read == 0 and rerun.run.pool == first.run.pool == {"bound": frozenset({"p", "gone"})}
+    pool = {"bound": frozenset({"p", "gone"})}
+    assert read == 0
+    assert rerun.run.pool == pool
+    assert first.run.pool == pool

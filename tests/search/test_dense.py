@@ -20,10 +20,18 @@ from tests.refusals import refused
 from tests.search.test_cache import Hashed
 
 
-def brute(ids: list[str], vectors: np.ndarray, claim: np.ndarray, k: int) -> list[str]:
+def brute(
+    ids: list[str],
+    vectors: np.ndarray,
+    claim: np.ndarray,
+    k: int,
+) -> list[str]:
     scores = vectors.astype(np.float32) @ claim.astype(np.float32)
-    order = sorted(range(len(ids)), key=lambda i: ids[i], reverse=True)
-    return [ids[i] for i in sorted(order, key=lambda i: -scores[i])][:k]
+    rows = range(len(ids))
+    by_id = sorted(rows, key=lambda i: ids[i], reverse=True)
+    by_score = sorted(by_id, key=lambda i: -scores[i])
+    ranked = [ids[i] for i in by_score]
+    return ranked[:k]
 
 
 def claims_dataset(n: int) -> list[Claim]:
@@ -35,12 +43,20 @@ def claims_dataset(n: int) -> list[Claim]:
 def test_the_search_is_exact(k: int, n: int) -> None:
     rng = np.random.default_rng(0)
     ids = [f"s{i}" for i in rng.permutation(200)]
-    sources, claims = rng.integers(-9, 9, (200, 40)), rng.integers(-9, 9, (n, 40))
-    run = VectorIndex(ids, sources).rank(claims_dataset(n), claims, k)
+    sources = rng.integers(-9, 9, (200, 40))
+    claims = rng.integers(-9, 9, (n, 40))
+    index = VectorIndex(ids, sources)
+    batch = claims_dataset(n)
+    run = index.rank(batch, claims, k)
     for i in range(n):
-        assert run.sources(f"c{i}") == brute(ids, sources, claims[i], k)
-        scores = run.scored(f"c{i}")
-        expected = {ids[j]: float(sources[j] @ claims[i]) for j in range(200)}
+        claim_id = f"c{i}"
+        ranked = run.sources(claim_id)
+        assert ranked == brute(ids, sources, claims[i], k)
+        scores = run.scored(claim_id)
+        expected = {}
+        for j in range(200):
+            product = sources[j] @ claims[i]
+            expected[ids[j]] = float(product)
         assert scores == {source: expected[source] for source in scores}
 
 
@@ -49,92 +65,166 @@ def test_the_search_is_exact(k: int, n: int) -> None:
 def test_of_equal_scores_the_ids_decide_even_at_the_cut(k: int, n: int) -> None:
     rng = np.random.default_rng(1)
     ids = [f"{i:03d}" for i in rng.permutation(150)]
-    vectors = np.repeat(np.eye(3, 8), 50, axis=0)  # three texts, each 50 times
-    claims = np.tile([3.0, 2.0, 1.0, 0, 0, 0, 0, 0], (n, 1))
-    with_candidates = [Claim(f"c{i}", "t", candidates=tuple(ids)) for i in range(n)]
+    three = np.eye(3, 8)
+    vectors = np.repeat(three, 50, axis=0)  # three texts, each 50 times
+    claim = [3.0, 2.0, 1.0, *[0] * 5]
+    claims = np.tile(claim, (n, 1))
+    candidates = tuple(ids)
+    with_candidates = [Claim(f"c{i}", "t", candidates=candidates) for i in range(n)]
     index = VectorIndex(ids, vectors)
     expected = brute(ids, vectors, claims[0], k)
-    for batch in (claims_dataset(n), with_candidates):
+    without_candidates = claims_dataset(n)
+    for batch in (without_candidates, with_candidates):
         run = index.rank(batch, claims, k)
-        assert all(run.sources(claim.id) == expected for claim in batch)
+        for ranked_claim in batch:
+            ranked = run.sources(ranked_claim.id)
+            assert ranked == expected
 
 
 def test_candidates_bound_the_choice() -> None:
-    vectors = np.array([[3.0], [2.0], [1.0], [0.0], [-1.0]])
+    vectors = np.array(
+        [
+            [3.0],
+            [2.0],
+            [1.0],
+            [0.0],
+            [-1.0],
+        ]
+    )
     index = VectorIndex(list("abcde"), vectors)
+    candidates = ("e", "d", "b", "gone", "b")
     claims = [
         Claim("free", "t"),
-        Claim("bound", "t", candidates=("e", "d", "b", "gone", "b")),
+        Claim("bound", "t", candidates=candidates),
         Claim("nobody", "t", candidates=()),
         Claim("other", "t"),
     ]
-    run = index.rank(claims, np.array([[1.0], [2.0], [1.0], [-1.0]]), 3)
+    claim_vectors = np.array(
+        [
+            [1.0],
+            [2.0],
+            [1.0],
+            [-1.0],
+        ]
+    )
+    run = index.rank(claims, claim_vectors, 3)
     assert run.sources("free") == ["a", "b", "c"]
-    assert run.scored("bound") == {"b": 4.0, "d": 0.0, "e": -2.0}
+    assert run.scored("bound") == {
+        "b": 4.0,
+        "d": 0.0,
+        "e": -2.0,
+    }
     assert run.sources("nobody") == []
     assert run.sources("other") == ["e", "d", "c"]
-    assert run.pool == {"bound": frozenset(claims[1].candidates or ()), "nobody": frozenset()}
+    assert run.pool == {
+        "bound": frozenset(candidates),
+        "nobody": frozenset(),
+    }
 
 
 def test_k_beyond_the_pool_and_k_of_nothing() -> None:
-    index = VectorIndex(["a", "b"], np.array([[1.0], [2.0]]))
-    assert index.rank(claims_dataset(1), np.ones((1, 1)), 10**9).sources("c0") == ["b", "a"]
-    assert len(index.rank(claims_dataset(1), np.ones((1, 1)), 0)) == 0
-    assert index.rank([], np.ones((0, 1)), 5).claim_ids == ()
-    empty = VectorIndex([], np.ones((0, 3))).rank(claims_dataset(2), np.ones((2, 3)), 5)
+    vectors = np.array([[1.0], [2.0]])
+    index = VectorIndex(["a", "b"], vectors)
+    claim = claims_dataset(1)
+    one = np.ones((1, 1))
+
+    whole = index.rank(claim, one, 10**9)
+    assert whole.sources("c0") == ["b", "a"]
+    nothing = index.rank(claim, one, 0)
+    assert len(nothing) == 0
+    no_vectors = np.ones((0, 1))
+    no_claims = index.rank([], no_vectors, 5)
+    assert no_claims.claim_ids == ()
+
+    no_sources = VectorIndex([], np.ones((0, 3)))
+    claims = claims_dataset(2)
+    empty = no_sources.rank(claims, np.ones((2, 3)), 5)
     assert empty.claim_ids == ("c0", "c1")
     assert len(empty) == 0
+
+    one_vector = np.ones((1, 3))
     with refused(ValueError, "2 sources", "1 vectors"):
-        VectorIndex(["a", "b"], np.ones((1, 3)))
+        VectorIndex(["a", "b"], one_vector)
     # One vector for several claims would be spread over all of them.
+    three_claims = claims_dataset(3)
     with refused(ValueError, "3 claims", "1 vectors"):
-        index.rank(claims_dataset(3), np.ones((1, 1)), 1)
+        index.rank(three_claims, one, 1)
 
 
 def test_more_claims_than_a_chunk_are_ranked_as_few() -> None:
-    n, rng = faiss_index.CHUNK + 30, np.random.default_rng(3)
+    n = faiss_index.CHUNK + 30
+    rng = np.random.default_rng(3)
     ids = [f"s{i}" for i in range(30)]
-    sources, claims = rng.integers(-5, 5, (30, 8)), rng.integers(-5, 5, (n, 8))
-    batch = [
-        replace(claim, candidates=("s1", "s2") if i in (4, n - 3) else None)
-        for i, claim in enumerate(claims_dataset(n))
-    ]
-    run = VectorIndex(ids, sources).rank(batch, claims, 6)
+    sources = rng.integers(-5, 5, (30, 8))
+    claims = rng.integers(-5, 5, (n, 8))
+    batch = []
+    for i, claim in enumerate(claims_dataset(n)):
+        is_bound = i in (4, n - 3)
+        candidates = ("s1", "s2") if is_bound else None
+        batch.append(replace(claim, candidates=candidates))
+    index = VectorIndex(ids, sources)
+    run = index.rank(batch, claims, 6)
     for i in (0, faiss_index.CHUNK + 4):
-        assert run.sources(f"c{i}") == brute(ids, sources, claims[i], 6)
-    assert set(run.sources(f"c{n - 3}")) == {"s1", "s2"}
+        ranked = run.sources(f"c{i}")
+        assert ranked == brute(ids, sources, claims[i], 6)
+    bound = run.sources(f"c{n - 3}")
+    assert set(bound) == {"s1", "s2"}
 
 
 def test_the_stage_renders_both_sides_and_sums_the_cost() -> None:
-    encoder, rendering = Hashed(), Rendering(claims="bilingual", sources="title_abstract")
-    claims = [Claim("x", "hallo", "de", "hello"), Claim("y", "hi", candidates=("u",))]
-    sources = [Source("t", "T", "A"), Source("u", "U")]
-    result = Dense(encoder, rendering=rendering).index(sources).search(claims, 5)  # type: ignore[arg-type]
-    assert sorted(encoder.read) == ["T. A", "U", "hallo\nhello", "hi"]
-    (claim,), vectors = (
-        encoder.encode(["hallo\nhello"], "claim")[0],
-        encoder.encode(["T. A", "U"], "source")[0],
-    )
+    encoder = Hashed()
+    rendering = Rendering(claims="bilingual", sources="title_abstract")
+    claims = [
+        Claim("x", "hallo", "de", "hello"),
+        Claim("y", "hi", candidates=("u",)),
+    ]
+    sources = [
+        Source("t", "T", "A"),
+        Source("u", "U"),
+    ]
+    dense = Dense(encoder, rendering=rendering)  # type: ignore[arg-type]
+    index = dense.index(sources)
+    result = index.search(claims, 5)
+    assert sorted(encoder.read) == [
+        "T. A",
+        "U",
+        "hallo\nhello",
+        "hi",
+    ]
+
+    claim_vectors, _ = encoder.encode(["hallo\nhello"], "claim")
+    vectors, _ = encoder.encode(["T. A", "U"], "source")
+    (claim,) = claim_vectors
     assert result.run.sources("x") == brute(["t", "u"], vectors, claim, 5)
     assert result.run.sources("y") == ["u"]
-    assert (result.cost.tokens, result.cost.items, result.failures) == (4, 2, ())
+
+    assert result.cost.tokens == 4
+    assert result.cost.items == 2
+    assert result.failures == ()
 
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[Resolved]:
-    yield resolve(ModelConfig(max_length=256), "cpu")
+    config = ModelConfig(max_length=256)
+    yield resolve(config, "cpu")
 
 
 def test_a_checkpoint_is_rendered_as_it_was_trained(model: Resolved) -> None:
     trained = Rendering("bilingual", "title_abstract")
-    checkpoint = replace(model, manifest=SimpleNamespace(rendering=trained))  # type: ignore[arg-type]
-    assert Dense(checkpoint).rendered_as == trained
-    assert Dense(checkpoint, rendering=trained).rendered_as == trained
+    manifest = SimpleNamespace(rendering=trained)
+    checkpoint = replace(model, manifest=manifest)  # type: ignore[arg-type]
+    by_default = Dense(checkpoint)
+    assert by_default.rendered_as == trained
+    the_same = Dense(checkpoint, rendering=trained)
+    assert the_same.rendered_as == trained
     with refused(UserError, "rendering: "):
         Dense(checkpoint, rendering=Rendering()).index([])
+
     # Any other model has the given rendering, an exported one by default that of its training.
     exported = replace(model, exported=trained)
-    assert Dense(exported).rendered_as == trained and Dense(model).rendered_as == Rendering()
+    assert Dense(exported).rendered_as == trained
+    assert Dense(model).rendered_as == Rendering()
+    translated = Rendering("translated")
     for source in (exported, model, model.encoder):
-        dense = Dense(source, rendering=Rendering("translated"))
+        dense = Dense(source, rendering=translated)
         assert dense.rendered_as.claims == "translated"

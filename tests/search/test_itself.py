@@ -27,19 +27,30 @@ from tests.data.test_beir import make
 WORDS = "taxes schools rivers trains music hospitals forests prisons bridges farms".split()
 
 
+def source_record(name: str, text: str) -> dict[str, str]:
+    """Write a source without a title."""
+    return {
+        "_id": name,
+        "title": "",
+        "text": text,
+    }
+
+
 def arguana(folder: Path) -> Path:
-    corpus, queries, judged = [], [], []
+    corpus = []
+    queries = []
+    judged = []
     for word in WORDS:
-        pro, con = f"{word}-pro", f"{word}-con"
+        pro = f"{word}-pro"
+        con = f"{word}-con"
         text = f"{word}, please"
-        corpus += [
-            {"_id": pro, "title": "", "text": text},
-            {"_id": con, "title": "", "text": f"{word} and {word} cost too much"},
-        ]
+        counter = f"{word} and {word} cost too much"
+        corpus.append(source_record(pro, text))
+        corpus.append(source_record(con, counter))
         queries.append({"_id": pro, "text": text})
         judged.append(f"{pro}\t{con}\t1")
     # A coincidence: this claim's gold has its id, and stays.
-    corpus.append({"_id": "same", "title": "", "text": "volcanoes erupt again"})
+    corpus.append(source_record("same", "volcanoes erupt again"))
     queries.append({"_id": "same", "text": "volcanoes erupt"})
     judged.append("same\tsame\t1")
     return make(folder, corpus, queries, {"test": judged})
@@ -47,122 +58,193 @@ def arguana(folder: Path) -> Path:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Dataset:
-    return load(arguana(tmp_path / "arguana"), "test")
+    folder = arguana(tmp_path / "arguana")
+    return load(folder, "test")
 
 
-def assert_without(run: Run, k: int, filled: bool = True) -> None:
+def without_exclusions(data: Dataset) -> list[Claim]:
+    """Give the claims as they are without the rule."""
+    return [Claim(claim.id, claim.text) for claim in data.claims]
+
+
+def assert_without(
+    run: Run,
+    k: int,
+    filled: bool = True,
+) -> None:
     for word in WORDS:
-        ranked = run.sources(f"{word}-pro")
-        assert f"{word}-pro" not in ranked
+        itself = f"{word}-pro"
+        ranked = run.sources(itself)
+        assert itself not in ranked
         assert len(ranked) == k or not filled
-    assert run.sources("same")[:1] == ["same"]
+    first = run.sources("same")[:1]
+    assert first == ["same"]
 
 
 def test_loading_says_how_many_and_changes_no_hash(data: Dataset) -> None:
-    assert [claim.excluded for claim in data.claims] == [*((c.id,) for c in data.claims[:-1]), ()]
+    excluded = [claim.excluded for claim in data.claims]
+    own_ids = [(claim.id,) for claim in data.claims[:-1]]
+    assert excluded == [*own_ids, ()]
     (note,) = data.notes
-    assert "10 of 11 claims" in note and "'taxes-pro'" in note
+    assert "10 of 11 claims" in note
+    assert "'taxes-pro'" in note
+
+    claims = []
+    for claim in data.claims:
+        claims.append(Claim(claim.id, claim.text, golds=claim.golds))
     dataset = Dataset(
-        tuple(Claim(c.id, c.text, golds=c.golds) for c in data.claims),
+        tuple(claims),
         data.sources,
         data.qrels,
         "test",
     )
     assert dataset.fingerprint == data.fingerprint
-    assert load("demo", "dev").notes == ()
+    demo = load("demo", "dev")
+    assert demo.notes == ()
 
 
 @pytest.mark.parametrize("k", [1, 3, 20, 100])
 def test_bm25_and_dense_rank_k_others(data: Dataset, k: int) -> None:
     filled = min(k, 20)
-    sparse = BM25Index(data.sources, BM25(stop_words=False))
+    config = BM25(stop_words=False)
+    sparse = BM25Index(data.sources, config)
     run = sparse.search(data.claims, k).run
     assert_without(run, filled, filled=k <= 3)
+
     # What is left is what stood there before, in its order and with its scores.
-    free = [Claim(c.id, c.text) for c in data.claims]
+    free = without_exclusions(data)
     before = sparse.search(free, k + 1).run
     for claim in data.claims:
-        expected = [
-            pair for pair in before.scored(claim.id).items() if pair[0] not in claim.excluded
-        ]
-        assert list(run.scored(claim.id).items()) == expected[:k]
+        pairs = before.scored(claim.id).items()
+        expected = [pair for pair in pairs if pair[0] not in claim.excluded]
+        scored = run.scored(claim.id)
+        assert list(scored.items()) == expected[:k]
+
     draw = np.random.default_rng(0)
-    vectors = draw.normal(size=(len(data.sources), 8)).astype(np.float32)
+    shape = (len(data.sources), 8)
+    vectors = draw.normal(size=shape).astype(np.float32)
     row_of = {source.id: row for row, source in enumerate(data.sources)}
-    own = vectors[[row_of[claim.id] for claim in data.claims]]
+    rows = [row_of[claim.id] for claim in data.claims]
+    own = vectors[rows]
     index = VectorIndex(list(row_of), vectors)
     found = index.rank(data.claims, own, k)
     assert_without(found, filled)
     deeper = index.rank(free, own, k + 1)
     for claim in data.claims:
-        listed = [s for s in deeper.sources(claim.id) if s not in claim.excluded]
+        ranked = deeper.sources(claim.id)
+        listed = [source for source in ranked if source not in claim.excluded]
         assert found.sources(claim.id) == listed[:k]
 
 
 def test_a_candidate_that_is_the_claim_is_not_ranked_either(data: Dataset) -> None:
     claim = data.claims[0]
     limited = Claim(
-        claim.id, claim.text, candidates=(claim.id, "taxes-con"), excluded=claim.excluded
+        claim.id,
+        claim.text,
+        candidates=(claim.id, "taxes-con"),
+        excluded=claim.excluded,
     )
-    assert BM25Index(data.sources).rank([limited], 5).sources(claim.id) == ["taxes-con"]
+    sparse = BM25Index(data.sources)
+    by_words = sparse.rank([limited], 5)
+    assert by_words.sources(claim.id) == ["taxes-con"]
+
     vectors = np.eye(len(data.sources), dtype=np.float32)
-    index = VectorIndex([source.id for source in data.sources], vectors)
-    assert index.rank([limited], vectors[:1], 5).sources(claim.id) == ["taxes-con"]
+    ids = [source.id for source in data.sources]
+    index = VectorIndex(ids, vectors)
+    by_vector = index.rank([limited], vectors[:1], 5)
+    assert by_vector.sources(claim.id) == ["taxes-con"]
 
 
 def test_the_store_keeps_both_apart(data: Dataset, tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     index = BM25(store=store).index(data.sources)
-    free = [Claim(c.id, c.text) for c in data.claims]
-    assert index.search(free, 5).run.sources("taxes-pro")[0] == "taxes-pro"
-    assert_without(index.search(data.claims, 5).run, 5, filled=False)
+    free = without_exclusions(data)
+    with_itself = index.search(free, 5).run
+    assert with_itself.sources("taxes-pro")[0] == "taxes-pro"
+    run = index.search(data.claims, 5).run
+    assert_without(run, 5, filled=False)
 
 
 def test_a_fusion_never_sees_it(data: Dataset) -> None:
     for missing in ("lowest", "scored"):
-        hybrid = Hybrid(BM25(), BM25(stemmer=False), FusionConfig(missing=missing))  # type: ignore[arg-type]
-        assert_without(hybrid.index(data.sources).search(data.claims, 5).run, 5, filled=False)
+        config = FusionConfig(missing=missing)  # type: ignore[arg-type]
+        hybrid = Hybrid(BM25(), BM25(stemmer=False), config)
+        index = hybrid.index(data.sources)
+        run = index.search(data.claims, 5).run
+        assert_without(run, 5, filled=False)
 
 
 def test_other_programs_runs_are_cut_and_scored_without_it(
-    data: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Dataset,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    free = [Claim(c.id, c.text) for c in data.claims]
+    free = without_exclusions(data)
     run = BM25Index(data.sources).rank(free, 10)
     assert run.sources("taxes-pro")[0] == "taxes-pro"
     path = tmp_path / "theirs.trec"
     write_trec_run(run, path)
     saved = Saved({"all": path}).index(data.sources)
-    assert_without(saved.search(data.claims, 5).run, 5, filled=False)
+    cut = saved.search(data.claims, 5).run
+    assert_without(cut, 5, filled=False)
+
     # BEIR removes pairs of equal ids and passes the rest to trec_eval.
-    pairs = {
-        c: {s: x for s, x in run.scored(c).items() if s != c or c == "same"} for c in run.claim_ids
-    }
-    grades = {c: dict(g) for c, g in data.qrels.grades.items()}
-    expected = ir_measures.calc_aggregate([ir_measures.nDCG @ 10], grades, pairs)[
-        ir_measures.nDCG @ 10
-    ]
+    pairs: dict[str, dict[str, float]] = {}
+    for claim in run.claim_ids:
+        kept = {}
+        scored = run.scored(claim)
+        for source, points in scored.items():
+            if source != claim or claim == "same":
+                kept[source] = points
+        pairs[claim] = kept
+    grades = {claim: dict(golds) for claim, golds in data.qrels.grades.items()}
+    ndcg = ir_measures.nDCG @ 10
+    aggregate = ir_measures.calc_aggregate([ndcg], grades, pairs)
+    expected = aggregate[ndcg]
     report = evaluate(run, data, ["ndcg@10"], repeats=0)
     assert report.macro["ndcg@10"] == pytest.approx(expected)
-    assert any("10 claims rank a source of their own id" in note for note in report.notes)
+    own_id = "10 claims rank a source of their own id"
+    assert any(own_id in note for note in report.notes)
+
     qrels = tmp_path / "arguana" / "qrels" / "test.tsv"
-    score(["--qrels", str(qrels), "--run", str(path), "--metrics", "ndcg@10"])
+    arguments = [
+        "--qrels",
+        str(qrels),
+        "--run",
+        str(path),
+        "--metrics",
+        "ndcg@10",
+    ]
+    score(arguments)
     printed = capsys.readouterr().out
-    assert f"{expected:.6f}" in printed and "10 claims rank a source of their own id" in printed
+    assert f"{expected:.6f}" in printed
+    assert own_id in printed
+
     # Ours has nothing to leave out, and the same score.
     own = BM25Index(data.sources).rank(data.claims, 10)
     ours = evaluate(own, data, ["ndcg@10"], repeats=0)
-    assert ours.macro == report.macro and not any("own id" in note for note in ours.notes)
+    assert ours.macro == report.macro
+    assert not any("own id" in note for note in ours.notes)
 
 
 def test_no_claim_is_a_negative_of_itself(data: Dataset) -> None:
     vectors = np.eye(len(data.sources), dtype=np.float32)
     row_of = {source.id: row for row, source in enumerate(data.sources)}
-    own = vectors[[row_of[claim.id] for claim in data.claims]]
+    rows = [row_of[claim.id] for claim in data.claims]
+    own = vectors[rows]
     for alpha in (0.0, 0.5, 1.0):
-        candidates = Candidates(data.sources, vectors, alpha, 20, BM25())
+        candidates = Candidates(
+            data.sources,
+            vectors,
+            alpha,
+            20,
+            BM25(),
+        )
+        ids = candidates.sources.ids
         for claims, window in candidates.windows(data.claims, own):
             for claim, row in zip(claims, window.positions, strict=True):
-                listed = {candidates.sources.ids[position] for position in row if position >= 0}
-                assert not listed & set(claim.excluded) and listed
-    assert golds_by_text(data.claims)["taxes-pro"] == {"taxes-con", "taxes-pro"}
+                listed = {ids[position] for position in row if position >= 0}
+                assert not listed & set(claim.excluded)
+                assert listed
+    same_text = golds_by_text(data.claims)
+    assert same_text["taxes-pro"] == {"taxes-con", "taxes-pro"}

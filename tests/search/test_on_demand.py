@@ -40,15 +40,22 @@ def dense() -> Dense:
 
 
 def make(folder: Path, dense: Dense, vectors: bool) -> Engine:
-    engine = open_for_writing(folder, dense, sentences=False, vectors=vectors)
-    grow(engine, map(Paper, DEV.sources[:40]), dense)
+    engine = open_for_writing(
+        folder,
+        dense,
+        sentences=False,
+        vectors=vectors,
+    )
+    papers = map(Paper, DEV.sources[:40])
+    grow(engine, papers, dense)
     engine.close()
     return engine
 
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory, dense: Dense) -> Engine:
-    return make(tmp_path_factory.mktemp("full") / "index", dense, True)
+    folder = tmp_path_factory.mktemp("full")
+    return make(folder / "index", dense, True)
 
 
 @pytest.fixture
@@ -61,7 +68,11 @@ def counted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     given: list[str] = []
     real = engine.encoder.encode
 
-    def encode(texts: Sequence[str], side: Any, **options: Any) -> Any:
+    def encode(
+        texts: Sequence[str],
+        side: Any,
+        **options: Any,
+    ) -> Any:
         if side == "source":
             given.extend(texts)
         return real(texts, side, **options)
@@ -73,66 +84,100 @@ def counted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_the_first_papers_score_as_an_index_of_vectors_scores_them(
     full: Engine, bare: Engine
 ) -> None:
-    assert not full.manifest.encoded_first and bare.manifest.encoded_first
+    assert not full.manifest.encoded_first
+    assert bare.manifest.encoded_first
     assert "vector" not in bare._table.schema.names
-    theirs, ours = full.find(POSTS), bare.find(POSTS)
+    theirs = full.find(POSTS)
+    ours = bare.find(POSTS)
     ours_first = bare.manifest.encoded_first
     for claim in POSTS:
-        assert ours.lexical.run.scored(claim.id) == theirs.lexical.run.scored(claim.id)
-        scores, all_scores = ours.dense.run.scored(claim.id), theirs.dense.run.scored(claim.id)
-        assert set(scores) == set(ours.lexical.run.sources(claim.id, ours_first))
-        assert scores == pytest.approx({key: all_scores[key] for key in scores}, abs=2e-3)
-        assert ours.fused.run.sources(claim.id, 1) == theirs.fused.run.sources(claim.id, 1)
+        by_words = ours.lexical.run
+        their_words = theirs.lexical.run
+        assert by_words.scored(claim.id) == their_words.scored(claim.id)
+
+        scores = ours.dense.run.scored(claim.id)
+        all_scores = theirs.dense.run.scored(claim.id)
+        first = by_words.sources(claim.id, ours_first)
+        assert set(scores) == set(first)
+        expected = {key: all_scores[key] for key in scores}
+        assert scores == pytest.approx(expected, abs=2e-3)
+
+        best = ours.fused.run.sources(claim.id, 1)
+        assert best == theirs.fused.run.sources(claim.id, 1)
 
 
 def test_only_the_first_are_encoded_and_never_twice(
-    bare: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bare: Engine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bare.manifest = replace(bare.manifest, encoded_first=7)
     given = counted(bare, monkeypatch)
     bare.store = Store(tmp_path / "store")
-    first = bare.find(POSTS[:1])
+    posts = POSTS[:1]
+    claim_id = POSTS[0].id
+    first = bare.find(posts)
+    scores = first.fused.run.scored(claim_id)
     assert len(given) == len(set(given)) == 7
-    again = bare.find(POSTS[:1])
+    again = bare.find(posts)
     assert len(given) == 7
-    assert again.fused.run.scored(POSTS[0].id) == first.fused.run.scored(POSTS[0].id)
+    assert again.fused.run.scored(claim_id) == scores
     bare.close()
+
     # Another process finds them in the store.
     other = Engine.open(bare.location)
     other.manifest = replace(other.manifest, encoded_first=7)
     other.use(bare.encoder)
     other.store = Store(tmp_path / "store")
-    assert other.find(POSTS[:1]).fused.run.scored(POSTS[0].id) == pytest.approx(
-        first.fused.run.scored(POSTS[0].id), abs=1e-6
-    )
+    theirs = other.find(posts)
+    near = pytest.approx(scores, abs=1e-6)
+    assert theirs.fused.run.scored(claim_id) == near
     assert len(given) == 7
+
     bare.fusion = FusionConfig(missing="scored")  # then all that terms rank have scores
-    found = bare.find(POSTS[:1])
+    found = bare.find(posts)
     assert len(found.dense.run) == len(found.lexical.run)
 
 
 def test_filters_candidates_and_posts_without_a_known_word(bare: Engine) -> None:
     only = tuple(source.id for source in DEV.sources[:4])
-    found = bare.find(POSTS[:1], where=Where(ids=only))
-    assert set(found.dense.run.sources(POSTS[0].id)) <= set(only)
-    pooled = replace(POSTS[0], candidates=only[:2])
-    assert set(bare.find([pooled]).fused.run.sources(pooled.id)) <= set(only[:2])
-    nothing = bare.find([Claim("x", "zzqx wwvv", "en"), *POSTS[:1]])
-    assert nothing.fused.run.sources("x") == []
-    assert [failure.claim_id for failure in nothing.fused.failures] == ["x"]
+    where = Where(ids=only)
+    found = bare.find(POSTS[:1], where=where)
+    listed = found.dense.run.sources(POSTS[0].id)
+    assert set(listed) <= set(only)
+
+    two = only[:2]
+    pooled = replace(POSTS[0], candidates=two)
+    bound = bare.find([pooled]).fused
+    assert set(bound.run.sources(pooled.id)) <= set(two)
+
+    unknown = Claim("x", "zzqx wwvv", "en")
+    fused = bare.find([unknown, *POSTS[:1]]).fused
+    assert fused.run.sources("x") == []
+    failed = [failure.claim_id for failure in fused.failures]
+    assert failed == ["x"]
+
+    vector = np.ones(384)
     with pytest.raises(UserError):
-        bare.dense(np.ones(384), 3)
+        bare.dense(vector, 3)
 
 
 def test_answers_have_findings_and_abstention_and_refuse_systems_of_vectors(
     bare: Engine, tmp_path: Path
 ) -> None:
-    bare.note(abstain=calibrate(bare, load("demo", "dev")).as_json())
-    (answer,) = Finder(bare).find([Post("0", POSTS[0].text)], 3)
-    assert answer.present is not None and answer.matches[0].sentence
-    assert set(answer.matches[0].parts) == {"lexical", "dense", "fused"}
-    assert answer.of is not None and answer.of.settings["encoded_first"]
-    (german,) = Finder(bare).find([Post("1", "Masken helfen gegen Covid", lang="de")])
+    abstention = calibrate(bare, load("demo", "dev"))
+    bare.note(abstain=abstention.as_json())
+    post = Post("0", POSTS[0].text)
+    (answer,) = Finder(bare).find([post], 3)
+    first = answer.matches[0]
+    assert answer.present is not None
+    assert first.sentence
+    assert set(first.parts) == {"lexical", "dense", "fused"}
+    assert answer.of is not None
+    assert answer.of.settings["encoded_first"]
+
+    german_post = Post("1", "Masken helfen gegen Covid", lang="de")
+    (german,) = Finder(bare).find([german_post])
     assert german.warnings
     file = tmp_path / "dense.yaml"
     file.write_text(f"retrieve: {{dense: {{name: {MINILM.name}}}}}\nstages: [{{rerank: cosine}}]\n")
@@ -146,9 +191,11 @@ def test_another_model_only_changes_the_manifest(bare: Engine, dense: Dense) -> 
     before = bare.files.listed("papers.lance")
     changed = re_encode(bare, other)
     assert changed.files.listed("papers.lance") == before
-    assert changed.manifest.model == shorter and changed.manifest.encoded_first
+    assert changed.manifest.model == shorter
+    assert changed.manifest.encoded_first
     changed.use(other.encoder)
-    assert len(changed.find(POSTS[:1]).dense.run)
+    found = changed.find(POSTS[:1])
+    assert len(found.dense.run)
     bare.close()
     again = open_for_writing(bare.location, dense, BM25())
     again.delete([DEV.sources[0].id])

@@ -42,11 +42,22 @@ def client(finder: SlowFinder, network: Server) -> Iterator[httpx.Client]:
             yield client
 
 
+def find(client: httpx.Client, **question: Any) -> httpx.Response:
+    """Send one question to the API."""
+    return client.post("/api/v1/find", json=question)
+
+
+def batch(client: httpx.Client, *posts: dict[str, Any]) -> httpx.Response:
+    """Send several posts to the API at once."""
+    return client.post("/api/v1/batch", json={"posts": posts})
+
+
 def by_agent(client: httpx.Client, **arguments: Any) -> tuple[bool, str]:
     from mcp.client import Client
 
     async def call() -> tuple[bool, str]:
-        async with Client(str(client.base_url.join("/mcp"))) as agent:
+        address = client.base_url.join("/mcp")
+        async with Client(str(address)) as agent:
             result = await agent.call_tool("find_papers", arguments)
             return bool(result.is_error), str(result.content)
 
@@ -58,20 +69,29 @@ def test_an_address_is_refused_and_offered_if_its_network_is_known(
     client: httpx.Client, network: Server, post: str
 ) -> None:
     network.asked.clear()
-    found = client.post("/api/v1/find", json={"post": post})
-    batch = client.post("/api/v1/batch", json={"posts": [{"text": "masks"}, {"text": post}]})
+    found = find(client, post=post)
+    several = batch(client, {"text": "masks"}, {"text": post})
     page = client.get("/", params={"post": post})
     script = client.post("/answer", json={"post": post})
     is_error, agent = by_agent(client, post=post)
-    assert (found.status_code, found.json()["field"]) == (422, "post")
-    assert (batch.status_code, batch.json()["field"]) == (422, "posts.1.text")
-    assert page.status_code == 422 and is_error
-    shown = page.text.partition('<section id="answer"')[2]
+    found_error = found.json()
+    assert found.status_code == 422
+    assert found_error["field"] == "post"
+    several_error = several.json()
+    assert several.status_code == 422
+    assert several_error["field"] == "posts.1.text"
+    assert page.status_code == 422
+    assert is_error
+
+    _, _, shown = page.text.partition('<section id="answer"')
     is_known = post == KNOWN
-    for text in (found.json()["error"], batch.json()["error"], agent):
-        assert "is an address" in text and ("`fetch`" in text) == is_known
-    for text in (shown, script.text.encode().decode("unicode_escape")):
-        assert "is an address" in text and (FETCH_LABEL in text) == is_known
+    for text in (found_error["error"], several_error["error"], agent):
+        assert "is an address" in text
+        assert ("`fetch`" in text) == is_known
+    script_text = script.text.encode().decode("unicode_escape")
+    for text in (shown, script_text):
+        assert "is an address" in text
+        assert (FETCH_LABEL in text) == is_known
     assert network.asked == []
 
 
@@ -80,33 +100,54 @@ def test_with_fetch_the_post_there_is_searched(
 ) -> None:
     asked: list[list[str]] = []
     finder.asked = asked
+    found = find(client, post=KNOWN, fetch=True)
     answers = [
-        client.post("/api/v1/find", json={"post": KNOWN, "fetch": True}),
-        client.post("/api/v1/batch", json={"posts": [{"text": KNOWN, "fetch": True}]}),
+        found,
+        batch(client, {"text": KNOWN, "fetch": True}),
         client.get("/", params={"post": KNOWN, "fetch": "true"}),
         client.post("/answer", json={"post": KNOWN, "fetch": True}),
     ]
-    assert [answer.status_code for answer in answers] == [200] * 4
-    assert by_agent(client, post=KNOWN, fetch=True)[0] is False
-    texts = {text for batch in asked for text in batch}
-    assert len(asked) == 5 and len(texts) == 1
-    assert texts.pop().startswith("Wissenschaft\nNeue Studie: Masken & Ausbrüche")
+    for answer in answers:
+        assert answer.status_code == 200
+    is_error, _ = by_agent(client, post=KNOWN, fetch=True)
+    assert is_error is False
+
+    texts = {text for posts in asked for text in posts}
+    assert len(asked) == 5
+    assert len(texts) == 1
+    fetched = texts.pop()
+    assert fetched.startswith("Wissenschaft\nNeue Studie: Masken & Ausbrüche")
+
     # Later papers than the post are left out, as by `find`.
-    dates = {paper["date"] for paper in answers[0].json()["papers"]}
-    assert dates and not any("2022" in date for date in dates)
+    papers = found.json()["papers"]
+    dates = {paper["date"] for paper in papers}
+    assert dates
+    assert not any("2022" in date for date in dates)
+
     # A text is searched as it is.
-    client.post("/api/v1/find", json={"post": "masks", "fetch": True})
+    find(client, post="masks", fetch=True)
     assert asked[-1] == ["masks"]
 
 
 def test_what_cannot_be_fetched_is_said(client: httpx.Client, finder: SlowFinder) -> None:
-    answer = client.post("/api/v1/find", json={"post": GONE, "fetch": True})
-    assert (answer.status_code, answer.json()["field"]) == (422, "post")
-    assert "no such post" in answer.json()["error"]
+    answer = find(client, post=GONE, fetch=True)
+    refusal = answer.json()
+    assert answer.status_code == 422
+    assert refusal["field"] == "post"
+    assert "no such post" in refusal["error"]
     for value in ("true", 1, "yes"):
-        answer = client.post("/api/v1/find", json={"post": KNOWN, "fetch": value})
-        assert (answer.status_code, answer.json()["field"]) == (422, "fetch")
-    with serving(finder) as address, httpx.Client(base_url=address, timeout=60) as closed:
-        answer = closed.post("/api/v1/find", json={"post": KNOWN, "fetch": True})
-        assert answer.status_code == 422 and "address" in answer.json()["error"]
-        assert FETCH_LABEL not in closed.get("/").text and FETCH_LABEL in client.get("/").text
+        answer = find(client, post=KNOWN, fetch=value)
+        assert answer.status_code == 422
+        assert answer.json()["field"] == "fetch"
+
+    with (
+        serving(finder) as address,
+        httpx.Client(base_url=address, timeout=60) as closed,
+    ):
+        answer = find(closed, post=KNOWN, fetch=True)
+        assert answer.status_code == 422
+        assert "address" in answer.json()["error"]
+        closed_page = closed.get("/")
+        assert FETCH_LABEL not in closed_page.text
+        page = client.get("/")
+        assert FETCH_LABEL in page.text

@@ -37,12 +37,24 @@ def client(finder: SlowFinder) -> Iterator[httpx.Client]:
 
 def send(client: httpx.Client, text: str | bytes, **options: Any) -> httpx.Response:
     content = text if isinstance(text, bytes) else text.encode()
-    return client.post("/table", content=content, **{"params": {"name": "p.csv"}, **options})
+    options.setdefault("params", {"name": "p.csv"})
+    return client.post("/table", content=content, **options)
 
 
 def rows(response: httpx.Response) -> list[dict[str, Any]]:
     assert response.status_code == 200, response.text
     return [json.loads(line) for line in response.text.splitlines()]
+
+
+def csv_text(lines: list[dict[str, Any]]) -> str:
+    """Join the rows' parts of the file to download."""
+    return "".join(line["csv"] for line in lines)
+
+
+def csv_rows(text: str) -> list[dict[str, str]]:
+    """Read a CSV file's rows by their columns."""
+    reader = csv.DictReader(io.StringIO(text))
+    return list(reader)
 
 
 TABLE = """id,tweet,lang,date,Note
@@ -56,21 +68,36 @@ IDS = ["7", "8", "9", "9", "10"]
 
 
 def test_posts_are_answered_in_their_order(client: httpx.Client) -> None:
-    first, *lines = rows(send(client, TABLE))
-    assert first["posts"] == 5 and [line["id"] for line in lines] == IDS
-    assert [bool(line.get("error")) for line in lines] == [False, False, True, True, False]
-    assert lines[0]["verdict"] == "not judged" and lines[0]["title"]
+    response = send(client, TABLE)
+    first, *lines = rows(response)
+    assert first["posts"] == 5
+    assert [line["id"] for line in lines] == IDS
+    failed = [bool(line.get("error")) for line in lines]
+    assert failed == [False, False, True, True, False]
+    assert lines[0]["verdict"] == "not judged"
+    assert lines[0]["title"]
+
     # A row links to its full answer.
-    page = client.get(lines[4]["answer"])
-    assert page.status_code == 200 and ">claim b</textarea>" in page.text
-    assert "lang=de" in lines[4]["answer"] and "date=2019" in lines[4]["answer"]
-    file = csv.DictReader(io.StringIO(first["csv"] + "".join(line["csv"] for line in lines)))
-    found = list(file)
-    assert [row["post"] for row in found] == [row["id"] for row in found] == IDS
-    assert found[1]["tweet"].startswith("'=cmd") and found[1]["Note"] == "'=1+1"
-    assert [row["Note"] for row in found[2:]] == ["", "no text", "ü"] and found[0]["Note"] == "-3"
-    assert [bool(row["left_out"]) for row in found] == [False, False, True, True, False]
-    assert [bool(row["title"]) for row in found] == [True, True, False, False, True]
+    link = lines[4]["answer"]
+    page = client.get(link)
+    assert page.status_code == 200
+    assert ">claim b</textarea>" in page.text
+    assert "lang=de" in link
+    assert "date=2019" in link
+
+    found = csv_rows(first["csv"] + csv_text(lines))
+    posts = [row["post"] for row in found]
+    ids = [row["id"] for row in found]
+    assert posts == ids == IDS
+    assert found[1]["tweet"].startswith("'=cmd")
+    notes = [row["Note"] for row in found]
+    assert notes[1] == "'=1+1"
+    assert notes[2:] == ["", "no text", "ü"]
+    assert notes[0] == "-3"
+    left_out = [bool(row["left_out"]) for row in found]
+    assert left_out == [False, False, True, True, False]
+    has_title = [bool(row["title"]) for row in found]
+    assert has_title == [True, True, False, False, True]
 
 
 def test_the_file_to_download_is_that_of_find(
@@ -79,51 +106,87 @@ def test_the_file_to_download_is_that_of_find(
     book = Workbook()
     sheet = book.active
     assert sheet is not None
-    for row in (["Seite", "text", "title"], [1, "claim a", "mine"], [2, "claim b", "=1+1"]):
-        sheet.append(row)
-    book.save(tmp_path / "posts.xlsx")
-    content = (tmp_path / "posts.xlsx").read_bytes()
-    lines = rows(send(client, content, params={"name": "posts.xlsx"}))
-    words = ["--input", str(tmp_path / "posts.xlsx"), "--out", str(tmp_path / "found.csv")]
-    main([*words, "--k", "1", "--index", index, "--device", "cpu"])
-    written = (tmp_path / "found.csv").read_text(encoding="utf-8-sig")
-    ours, theirs = (
-        list(csv.DictReader(io.StringIO(text)))
-        for text in ("".join(line["csv"] for line in lines), written)
-    )
+    sheet.append(["Seite", "text", "title"])
+    sheet.append([1, "claim a", "mine"])
+    sheet.append([2, "claim b", "=1+1"])
+    posts = tmp_path / "posts.xlsx"
+    book.save(posts)
+    content = posts.read_bytes()
+    response = send(client, content, params={"name": "posts.xlsx"})
+    lines = rows(response)
+
+    file = tmp_path / "found.csv"
+    words = [
+        "--input",
+        str(posts),
+        "--out",
+        str(file),
+        "--k",
+        "1",
+        "--index",
+        index,
+        "--device",
+        "cpu",
+    ]
+    main(words)
+    written = file.read_text(encoding="utf-8-sig")
+    ours = csv_rows(csv_text(lines))
+    theirs = csv_rows(written)
     assert list(ours[0]) == list(theirs[0])
+    names = (
+        "Seite",
+        "text",
+        "title",
+        "post",
+        "rank",
+        "id",
+        "result_title",
+        "verdict",
+    )
     for own, other in zip(ours, theirs, strict=True):
-        names = ("Seite", "text", "title", "post", "rank", "id", "result_title", "verdict")
-        assert [own[name] for name in names] == [other[name] for name in names]
+        for name in names:
+            assert own[name] == other[name]
 
 
 def test_a_workbook_that_would_fill_the_memory_is_refused(
     client: httpx.Client, tmp_path: Path
 ) -> None:
-    for number, (size, far) in enumerate(((table.MOST_UNPACKED + 1, "A1"), (0, "XFD1048576"))):
+    bombs = (
+        (table.MOST_UNPACKED + 1, "A1"),
+        (0, "XFD1048576"),
+    )
+    sheet_name = "xl/worksheets/sheet1.xml"
+    for number, (size, far) in enumerate(bombs):
         path = tmp_path / f"{number}.xlsx"
         book = Workbook(write_only=True)
         book.create_sheet("a").append(["text"])
         book.save(path)
         with zipfile.ZipFile(path) as archive:
             files = {name: archive.read(name) for name in archive.namelist()}
-        sheet = files["xl/worksheets/sheet1.xml"].decode()
+
+        sheet = files[sheet_name].decode()
         row = f'<row r="{far.lstrip("AXFD")}"><c r="{far}"><v>1</v></c></row></sheetData>'
-        sheet = sheet.replace("</sheetData>", row.replace("A1", "A2"))
-        files["xl/worksheets/sheet1.xml"] = sheet.encode() + b" " * size
+        row = row.replace("A1", "A2")
+        sheet = sheet.replace("</sheetData>", row)
+        files[sheet_name] = sheet.encode() + b" " * size
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, data in files.items():
                 archive.writestr(name, data)
-        response = send(client, path.read_bytes(), params={"name": "a.xlsx"})
-        assert response.status_code == 422 and "\n" not in response.json()["error"]
+
+        content = path.read_bytes()
+        response = send(client, content, params={"name": "a.xlsx"})
+        assert response.status_code == 422
+        assert "\n" not in response.json()["error"]
 
 
 def test_a_table_in_german_has_german_texts_and_semicolons(client: httpx.Client) -> None:
     german = {"accept-language": "de-AT"}
     content = "text;id\nclaim a;1\npoison;2\n".encode("utf-16")
-    first, good, bad = rows(send(client, content, headers=german))
+    response = send(client, content, headers=german)
+    first, good, bad = rows(response)
     assert first["csv"].startswith("text;id;post;post_text;left_out;rank;")
-    assert (good["label"], good["verdict"]) == ("Nicht beurteilt", "not judged")
+    assert good["label"] == "Nicht beurteilt"
+    assert good["verdict"] == "not judged"
     assert "Suche" in bad["error"]
 
 
@@ -144,16 +207,30 @@ def test_a_bad_table_is_one_line(client: httpx.Client, name: str, content: str) 
     response = send(client, content, params={"name": name})
     assert response.status_code == 422
     error = response.json()["error"]
-    assert error and "\n" not in error and "/tmp" not in error and "claim2source-" not in error
+    assert error
+    assert "\n" not in error
+    assert "/tmp" not in error
+    assert "claim2source-" not in error
 
 
 def test_a_wrong_filter_is_named(client: httpx.Client) -> None:
-    response = send(client, TABLE, params={"name": "p.csv", "paper_lang": "' OR 1=1"})
-    assert (response.status_code, response.json()["field"]) == (422, "paper_lang")
+    params = {
+        "name": "p.csv",
+        "paper_lang": "' OR 1=1",
+    }
+    response = send(client, TABLE, params=params)
+    assert response.status_code == 422
+    assert response.json()["field"] == "paper_lang"
 
 
 def test_a_table_waits_while_others_fill_the_server(finder: SlowFinder) -> None:
-    with serving(finder, capacity=1) as address, httpx.Client(base_url=address) as client:
+    with (
+        serving(finder, capacity=1) as address,
+        httpx.Client(base_url=address) as client,
+    ):
         content = "text\n" + "claim a\n" * 1 + "claim b\nclaim c\n"
-        lines = rows(send(client, content))
-    assert len(lines) == 4 and not any("error" in line for line in lines)
+        response = send(client, content)
+        lines = rows(response)
+    assert len(lines) == 4
+    for line in lines:
+        assert "error" not in line

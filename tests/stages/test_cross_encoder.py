@@ -32,11 +32,23 @@ from tests.refusals import refused
 from tests.stages.tiny import save_cross_encoder, save_qwen
 
 DRAW = random.Random(0)
-WORDS = ["a", "b", "c", "claim", "paper", "vaccine", "works", "passage", "."]
+WORDS = [
+    "a",
+    "b",
+    "c",
+    "claim",
+    "paper",
+    "vaccine",
+    "works",
+    "passage",
+    ".",
+]
 
 
 def text(longest: int) -> str:
-    return " ".join(DRAW.choices(WORDS, k=DRAW.randint(1, longest)))
+    count = DRAW.randint(1, longest)
+    words = DRAW.choices(WORDS, k=count)
+    return " ".join(words)
 
 
 PAIRS = [Pair(text(8), text(70)) for _ in range(30)]
@@ -44,18 +56,22 @@ PAIRS = [Pair(text(8), text(70)) for _ in range(30)]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Path:
-    return save_cross_encoder(tmp_path_factory.mktemp("cross") / "model", tiny_folder)
+    target = tmp_path_factory.mktemp("cross") / "model"
+    return save_cross_encoder(target, tiny_folder)
 
 
 def scored(stage: Reranker, pairs: Sequence[Pair] = PAIRS) -> np.ndarray:
-    return scored_by(stage.with_runtime(None, "cpu"), pairs)
+    ready = stage.with_runtime(None, "cpu")
+    return scored_by(ready, pairs)
 
 
 def scored_by(stage: Reranker, pairs: Sequence[Pair] = PAIRS) -> np.ndarray:
     scores = np.full(len(pairs), 7e7, dtype=np.float32)
     for batch in stage.score(pairs):
-        assert (scores[list(batch.positions)] == np.float32(7e7)).all()  # each once
-        scores[list(batch.positions)] = batch.scores
+        positions = list(batch.positions)
+        is_unscored = scores[positions] == np.float32(7e7)
+        assert is_unscored.all()  # each once
+        scores[positions] = batch.scores
     return scores
 
 
@@ -63,20 +79,35 @@ def predicted(folder: Path, pairs: Sequence[Pair], **settings: Any) -> np.ndarra
     """The logits of sentence-transformers, a pair at a time."""
     from sentence_transformers import CrossEncoder as Theirs
 
-    model = Theirs(str(folder), device="cpu", activation_fn=torch.nn.Identity(), **settings)
-    return np.array([float(model.predict([tuple(pair)])[0]) for pair in pairs])
+    model = Theirs(
+        str(folder),
+        device="cpu",
+        activation_fn=torch.nn.Identity(),
+        **settings,
+    )
+    logits: list[float] = []
+    for pair in pairs:
+        (logit,) = model.predict([tuple(pair)])
+        logits.append(float(logit))
+    return np.array(logits)
 
 
 def test_logits_are_those_of_sentence_transformers(folder: Path) -> None:
     expected = predicted(folder, PAIRS)
     # Not in [0, 1], and not alike.
-    assert expected.std() > 1 and (np.abs(expected) > 1).sum() > 9
+    is_outside = np.abs(expected) > 1
+    assert expected.std() > 1
+    assert is_outside.sum() > 9
     for budget in (None, 1, 200, 10**6):
-        logits = scored(CrossEncoder(model=str(folder), batch_tokens=budget))
+        stage = CrossEncoder(model=str(folder), batch_tokens=budget)
+        logits = scored(stage)
         assert np.allclose(logits, expected, atol=1e-4), budget
+
     short = predicted(folder, PAIRS, max_length=12)
-    assert np.abs(short - expected).max() > 0.1
-    assert np.allclose(scored(CrossEncoder(model=str(folder), max_length=12)), short, atol=1e-4)
+    change = np.abs(short - expected)
+    assert change.max() > 0.1
+    short_stage = CrossEncoder(model=str(folder), max_length=12)
+    assert np.allclose(scored(short_stage), short, atol=1e-4)
 
 
 def test_the_last_layer_computes_its_first_token_alone(folder: Path) -> None:
@@ -84,10 +115,18 @@ def test_the_last_layer_computes_its_first_token_alone(folder: Path) -> None:
     stage = CrossEncoder(model=str(folder)).with_runtime(None, "cpu")
     model: Any = stage.network[0].auto_model
     shapes: list[tuple[int, ...]] = []
+
+    def keep_shape(*args: Any) -> None:
+        output = args[-1]
+        shapes.append(tuple(output.shape))
+
     for layer in model.bert.encoder.layer:
-        layer.output.register_forward_hook(lambda *args: shapes.append(tuple(args[-1].shape)))
-    assert np.allclose(scored_by(stage), predicted(folder, PAIRS), atol=1e-4)
-    assert all(shape[1] == 1 for shape in shapes[1::2]) and shapes[0][1] > 1
+        layer.output.register_forward_hook(keep_shape)
+    logits = scored_by(stage)
+    expected = predicted(folder, PAIRS)
+    assert np.allclose(logits, expected, atol=1e-4)
+    assert all(shape[1] == 1 for shape in shapes[1::2])
+    assert shapes[0][1] > 1
 
 
 @pytest.mark.parametrize("pads", [True, False])
@@ -96,16 +135,24 @@ def test_a_classifier_without_a_padding_token_pads_with_its_tokenizers(
 ) -> None:
     """Qwen3ForSequenceClassification, as trainers write it; without a pad token the end one pads."""
     folder = save_qwen(tmp_path / "qwen", pads)
-    assert json.loads((folder / "config.json").read_text())["pad_token_id"] is None
-    logits = scored(CrossEncoder(model=str(folder), batch_tokens=10**6))
-    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    config = json.loads((folder / "config.json").read_text())
+    assert config["pad_token_id"] is None
+    stage = CrossEncoder(model=str(folder), batch_tokens=10**6)
+    logits = scored(stage)
+
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    model = model.eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    expected = []
+    expected: list[float] = []
     for pair in PAIRS:
         ids = tokenizer(*pair, return_tensors="pt", return_token_type_ids=False)
         with torch.inference_mode():
-            expected.append(float(model(**ids).logits[0, 0]))
-    assert np.std(expected) > 0.1 and len({len(pair.source) for pair in PAIRS}) > 1
+            output = model(**ids)
+            logit = output.logits[0, 0]
+            expected.append(float(logit))
+    lengths = {len(pair.source) for pair in PAIRS}
+    assert np.std(expected) > 0.1
+    assert len(lengths) > 1
     assert np.allclose(logits, expected, atol=1e-4)
     if not pads:
         change_json(folder / "tokenizer_config.json", eos_token=None)
@@ -121,16 +168,31 @@ def test_a_pair_is_cut_to_what_the_model_has_positions_for(
     folder = save_cross_encoder(tmp_path / "model", tiny_folder, max_position_embeddings=18)
     if kind == "roberta":
         sizes = json.loads((folder / "config.json").read_text())
-        keys = ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size")
-        settings = {key: sizes[key] for key in keys} | {"pad_token_id": 0, "num_hidden_layers": 2}
-        config = RobertaConfig(
-            **settings, max_position_embeddings=19, num_labels=1, initializer_range=0.5
+        keys = (
+            "vocab_size",
+            "hidden_size",
+            "num_attention_heads",
+            "intermediate_size",
         )
-        RobertaForSequenceClassification(config).save_pretrained(folder)
+        settings = {key: sizes[key] for key in keys}
+        config = RobertaConfig(
+            **settings,
+            pad_token_id=0,
+            num_hidden_layers=2,
+            max_position_embeddings=19,
+            num_labels=1,
+            initializer_range=0.5,
+        )
+        roberta = RobertaForSequenceClassification(config)
+        roberta.save_pretrained(folder)
     change_json(folder / "tokenizer_config.json", model_max_length=64)
+
     logits = scored(CrossEncoder(model=str(folder)))
-    assert np.allclose(logits, predicted(folder, PAIRS, max_length=18), atol=1e-4)
-    assert np.abs(logits - scored(CrossEncoder(model=str(folder), max_length=12))).max() > 1e-3
+    expected = predicted(folder, PAIRS, max_length=18)
+    assert np.allclose(logits, expected, atol=1e-4)
+    shorter = scored(CrossEncoder(model=str(folder), max_length=12))
+    change = np.abs(logits - shorter)
+    assert change.max() > 1e-3
     with refused(ConfigError, "max_length: 19 ", " 18"):
         scored(CrossEncoder(model=str(folder), max_length=19))
 
@@ -139,33 +201,51 @@ def test_an_activation_that_the_files_name_is_not_applied(folder: Path, tmp_path
     copy = shutil.copytree(folder, tmp_path / "sigmoid")
     sigmoid = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
     change_json(copy / "config.json", sentence_transformers=sigmoid)
-    stage, default = (
-        CrossEncoder(model=str(path)).with_runtime(None, "cpu") for path in (copy, folder)
-    )
+    stage = CrossEncoder(model=str(copy)).with_runtime(None, "cpu")
+    default = CrossEncoder(model=str(folder)).with_runtime(None, "cpu")
     assert np.array_equal(scored(stage), scored(default))
     # Other files may change scores: stored ones are not used.
     assert stage.identity != default.identity
 
 
 def test_logits_are_float32_where_the_weights_are_not(folder: Path) -> None:
-    logits = torch.tensor(scored(CrossEncoder(model=str(folder), dtype="bfloat16")))
-    assert (logits != logits.bfloat16().float()).sum() > 20
-    assert np.abs(logits.numpy() - scored(CrossEncoder(model=str(folder)))).max() < 2
+    stage = CrossEncoder(model=str(folder), dtype="bfloat16")
+    logits = torch.tensor(scored(stage))
+    rounded = logits.bfloat16().float()
+    is_between = logits != rounded
+    assert is_between.sum() > 20
+    full = scored(CrossEncoder(model=str(folder)))
+    change = np.abs(logits.numpy() - full)
+    assert change.max() < 2
 
 
 def test_a_pair_that_is_no_number_fails_alone(tmp_path: Path, tiny_folder: Path) -> None:
     folder = save_cross_encoder(tmp_path / "model", tiny_folder)
-    weights = load_file(folder / "model.safetensors")
-    token = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]["query"]
-    weights["bert.embeddings.word_embeddings.weight"][token] = float("nan")
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    sources = [Source("a", "a"), Source("b", "query"), Source("c", "c b")]
-    run = Run.from_lists({"0": [("a", 3.0), ("b", 2.0), ("c", 1.0)]})
-    stage = CrossEncoder(model=str(folder), sources="title_abstract").with_runtime(None, "cpu")
-    result = stage.apply([Claim("0", "claim")], sources, run)
-    assert result.failure_counts() == {NOT_A_NUMBER: 1} and result.sources("0")[1] == "b"
-    expected = predicted(folder, [Pair("claim", "a"), Pair("claim", "c b")])
-    assert [result.scored("0")[name] for name in "ac"] == pytest.approx(expected, abs=1e-4)
+    weights_file = folder / "model.safetensors"
+    weights = load_file(weights_file)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    token = tokenizer["model"]["vocab"]["query"]
+    vectors = weights["bert.embeddings.word_embeddings.weight"]
+    vectors[token] = float("nan")
+    save_file(weights, weights_file, metadata={"format": "pt"})
+
+    sources = [
+        Source("a", "a"),
+        Source("b", "query"),
+        Source("c", "c b"),
+    ]
+    ranking = [("a", 3.0), ("b", 2.0), ("c", 1.0)]
+    run = Run.from_lists({"0": ranking})
+    stage = CrossEncoder(model=str(folder), sources="title_abstract")
+    ready = stage.with_runtime(None, "cpu")
+    result = ready.apply([Claim("0", "claim")], sources, run)
+    assert result.failure_counts() == {NOT_A_NUMBER: 1}
+    assert result.sources("0")[1] == "b"
+
+    pairs = [Pair("claim", "a"), Pair("claim", "c b")]
+    expected = predicted(folder, pairs)
+    scores = result.scored("0")
+    assert [scores[name] for name in "ac"] == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_batch_that_does_not_fit_is_scored_in_parts() -> None:
@@ -175,15 +255,28 @@ def test_a_batch_that_does_not_fit_is_scored_in_parts() -> None:
         calls.append(list(rows))
         if len(rows) > 2 or 3 in rows:
             raise torch.OutOfMemoryError("no room\nat all")
-        return np.float32([np.nan if row == 1 and len(rows) > 1 else row for row in rows])
+        is_together = len(rows) > 1
+        values = [np.nan if row == 1 and is_together else row for row in rows]
+        return np.float32(values)
 
-    parts = list(scored_alone([0, 1, 2, 3, 4], score, tokens=9))
-    scores = {
-        p: float(s) for part in parts for p, s in zip(part.positions, part.scores, strict=True)
+    rows = [0, 1, 2, 3, 4]
+    parts = list(scored_alone(rows, score, tokens=9))
+    scores: dict[int, float] = {}
+    for part in parts:
+        for position, value in zip(part.positions, part.scores, strict=True):
+            scores[position] = float(value)
+    expected = {
+        0: 0,
+        1: 1,
+        2: 2,
+        3: float("nan"),
+        4: 4,
     }
-    assert scores == pytest.approx({0: 0, 1: 1, 2: 2, 3: float("nan"), 4: 4}, nan_ok=True)
-    assert [part.reason for part in parts if part.reason] == [{3: "no room at all"}]
-    assert sum(part.tokens for part in parts) == 9 and calls[0] == [0, 1, 2, 3, 4]
+    assert scores == pytest.approx(expected, nan_ok=True)
+    reasons = [part.reason for part in parts if part.reason]
+    assert reasons == [{3: "no room at all"}]
+    assert sum(part.tokens for part in parts) == 9
+    assert calls[0] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("kind", [CrossEncoder, MaxSim])
@@ -191,11 +284,15 @@ def test_other_weights_and_settings_of_a_model_have_scores_of_their_own(
     kind: type[Reranker], folder: Path, tmp_path: Path, tiny_folder: Path
 ) -> None:
     def identity(**settings: Any) -> Any:
-        args: dict[str, Any] = {"model": str(folder), "max_length": 64} | settings
-        return kind(**args).with_runtime(None, "cpu").identity
+        args: dict[str, Any] = {"model": str(folder), "max_length": 64}
+        stage = kind(**args | settings)
+        return stage.with_runtime(None, "cpu").identity
 
     path = save_cross_encoder(tmp_path / "m", tiny_folder, seed=3)
-    changes: list[dict[str, Any]] = [{"model": str(path)}, {"max_length": 9}]
+    changes: list[dict[str, Any]] = [
+        {"model": str(path)},
+        {"max_length": 9},
+    ]
     if kind is CrossEncoder:
         changes.append({"dtype": "bfloat16"})
     assert all(identity(**change) != identity() for change in changes)
@@ -206,8 +303,9 @@ def test_what_is_no_reranker_is_refused(tmp_path: Path, tiny_folder: Path) -> No
     two = save_cross_encoder(tmp_path / "two", tiny_folder, num_labels=2)
     with refused(UserError, two, "2 scores"):
         scored(CrossEncoder(model=str(two)))
-    weights = load_file(two / "model.safetensors")
-    (two / "model.safetensors").unlink()
+    weights_file = two / "model.safetensors"
+    weights = load_file(weights_file)
+    weights_file.unlink()
     torch.save(weights, two / "pytorch_model.bin")
     with refused(InputError, two, "safetensors"):
         scored(CrossEncoder(model=str(two)))
@@ -216,13 +314,20 @@ def test_what_is_no_reranker_is_refused(tmp_path: Path, tiny_folder: Path) -> No
 def test_a_models_own_code_runs_only_where_it_is_allowed(tmp_path: Path, tiny_folder: Path) -> None:
     folder = save_cross_encoder(tmp_path / "odd", tiny_folder)
     change_json(folder / "config.json", model_type="odd-bert")
-    declare_code(folder, {"AutoConfig": "odd.OddConfig", "AutoModel": "odd.OddModel"})
-    (folder / "odd.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    classes = {
+        "AutoConfig": "odd.OddConfig",
+        "AutoModel": "odd.OddModel",
+    }
+    declare_code(folder, classes)
+    ran = tmp_path / "ran"
+    code = f"open({str(ran)!r}, 'w')\n"
+    (folder / "odd.py").write_text(code)
     for allowed in ((), ("org/other",)):
         with refused(UserError, "allow_remote_code"):
             scored(CrossEncoder(model=str(folder), allow_remote_code=allowed))
-    assert not (tmp_path / "ran").exists()
+    assert not ran.exists()
+
     # Allowed, it is run: this code has no such class.
     with refused(UserError, "odd"):
         scored(CrossEncoder(model=str(folder), allow_remote_code=(str(folder),)))
-    assert (tmp_path / "ran").exists()
+    assert ran.exists()

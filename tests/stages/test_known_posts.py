@@ -21,64 +21,107 @@ from tests.stages.test_posts import PAPERS, POSTS, write_posts
 
 def nearness(folder: Path, claim: Claim, *hidden: Claim) -> dict[str, float]:
     """Score all papers by the posts in a folder."""
-    view = ViewConfig(score="posts", posts=KnownPosts(str(folder)))
+    posts = KnownPosts(str(folder))
+    view = ViewConfig(score="posts", posts=posts)
     scorer = Scorer(())
-    (values,) = scorer.scores(view, [claim], [PAPERS], hidden=hidden)
-    (again,) = scorer.scores(view, [claim], [PAPERS], hidden=hidden, fresh=True)
+    (values,) = scorer.scores(
+        view,
+        [claim],
+        [PAPERS],
+        hidden=hidden,
+    )
+    (again,) = scorer.scores(
+        view,
+        [claim],
+        [PAPERS],
+        hidden=hidden,
+        fresh=True,
+    )
     assert values.tolist() == again.tolist()
     return dict(zip(PAPERS, values.tolist(), strict=True))
 
 
 def test_a_post_does_not_know_itself_nor_the_hidden_ones(tmp_path: Path) -> None:
-    write_posts(tmp_path / "all")
-    new = nearness(tmp_path / "all", Claim("new", "pupils wore masks: no outbreak"))
-    assert new["masks"] > 1 and new["none"] == 0 and max(new.values()) == new["masks"]
+    folder = tmp_path / "all"
+    write_posts(folder)
+    new_claim = Claim("new", "pupils wore masks: no outbreak")
+    new = nearness(folder, new_claim)
+    assert new["masks"] > 1
+    assert new["none"] == 0
+    assert max(new.values()) == new["masks"]
+
     # It has the nearness of the other post of its paper, whatever its own id is.
-    first, second = (Claim(post, POSTS[post]) for post in ("masks-1", "masks-2"))
-    copy = Claim("copy", POSTS["masks-1"].upper() + " ")
-    own = nearness(tmp_path / "all", first)
-    assert 0 < own["masks"] == nearness(tmp_path / "all", copy)["masks"]
-    assert own["masks"] < nearness(tmp_path / "all", Claim("new", POSTS["masks-1"] + "!"))["masks"]
+    first_text = POSTS["masks-1"]
+    first = Claim("masks-1", first_text)
+    second = Claim("masks-2", POSTS["masks-2"])
+    copy = Claim("copy", first_text.upper() + " ")
+    changed = Claim("new", first_text + "!")
+    own_value = nearness(folder, first)["masks"]
+    copy_value = nearness(folder, copy)["masks"]
+    changed_value = nearness(folder, changed)["masks"]
+    assert own_value > 0
+    assert own_value == copy_value
+    assert own_value < changed_value
+
     # Claims that were held out together do not know each other.
-    assert nearness(tmp_path / "all", first, second)["masks"] == 0
+    together = nearness(folder, first, second)
+    assert together["masks"] == 0
     alone = {post: text for post, text in POSTS.items() if post != "masks-2"}
     write_posts(tmp_path / "alone", alone)
-    assert nearness(tmp_path / "alone", first)["masks"] == 0
+    without_other = nearness(tmp_path / "alone", first)
+    assert without_other["masks"] == 0
 
 
 def test_nearness_counts_from_the_posts_of_other_papers() -> None:
     angles = np.deg2rad([0, 1, 30, 90])
-    vectors = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
+    points = np.stack([np.cos(angles), np.sin(angles)], 1)
+    vectors = points.astype(np.float32)
     # The first two mean one paper: 0 is nearest to 30 degrees, 1 to 30, 30 to 1, 90 to 30.
-    nearest = np.cos(np.deg2rad([30, 29, 29, 60]))
+    nearest_angles = np.deg2rad([30, 29, 29, 60])
+    nearest = np.cos(nearest_angles)
     measured = other_papers_cosines(vectors, [0, 0, 1, 2])
-    assert measured == pytest.approx((nearest.mean(), nearest.std()), abs=1e-5)
-    posts = [Claim(str(row), str(row), golds=("abcc"[row],)) for row in range(4)]
+    mean_and_spread = (nearest.mean(), nearest.std())
+    assert measured == pytest.approx(mean_and_spread, abs=1e-5)
+
+    posts = [Claim(str(row), str(row), golds=(gold,)) for row, gold in enumerate("abcc")]
     near = NearPosts.measured(posts, vectors)
     values = near.nearness(vectors[3], ["a", "c", "none"])
     expected = (1 - near.mean) / near.spread
     assert values.tolist() == pytest.approx([0, expected, 0], abs=1e-4)
-    assert near.nearness(vectors[3], ["c"], {3}).tolist() == [0]
+    without_itself = near.nearness(vectors[3], ["c"], {3})
+    assert without_itself.tolist() == [0]
 
 
 def test_a_fusion_with_other_known_posts_is_another(tmp_path: Path) -> None:
-    folder, file = tmp_path / "data", tmp_path / "fusion.json"
+    folder = tmp_path / "data"
+    file = tmp_path / "fusion.json"
 
     def identity(view: ViewConfig) -> Mapping[str, object]:
-        LearnedFusion((LearnedView("near", view, "", 1.0, 1.0),), FITTED).write(file)
+        learned_view = LearnedView("near", view, "", 1.0, 1.0)
+        fusion = LearnedFusion((learned_view,), FITTED)
+        fusion.write(file)
         return Learned(file=str(file)).identity
 
     write_posts(folder)
-    view = ViewConfig(score="posts", posts=KnownPosts(str(folder)))
+    posts = KnownPosts(str(folder))
+    view = ViewConfig(score="posts", posts=posts)
     before = identity(view)
     assert identity(view) == before
     shutil.rmtree(folder)
-    write_posts(folder, POSTS | {"coffee-3": "espresso for a long life"})
+    more_posts = POSTS | {"coffee-3": "espresso for a long life"}
+    write_posts(folder, more_posts)
     assert identity(view) != before
     # The stored rankings of fusions without such a view stay valid.
-    assert "posts" not in str(identity(ViewConfig(score="year")))
+    year_identity = identity(ViewConfig(score="year"))
+    assert "posts" not in str(year_identity)
     with pytest.raises(ValueError):
-        LearnedView("near", ViewConfig(score="posts"), "", 1.0, 1.0)
+        LearnedView(
+            "near",
+            ViewConfig(score="posts"),
+            "",
+            1.0,
+            1.0,
+        )
 
 
 def test_settings_and_posts_that_cannot_be_used(tmp_path: Path) -> None:

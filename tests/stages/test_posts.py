@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,61 +57,114 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, c2s.Dataset]:
 
 def ranked(stage: Posts, claim: Claim) -> list[str]:
     """Rank the papers again, from the order of PAPERS."""
-    run = Run.from_lists({claim.id: [(paper, -i / 2) for i, paper in enumerate(PAPERS)]})
-    return stage.apply([claim], [], run).run.sources(claim.id)
+    return ranked_together(stage, [claim], claim.id)
+
+
+def ranked_together(stage: Posts, claims: list[Claim], claim_id: str) -> list[str]:
+    """Rank the papers again for several claims, and list those of one."""
+    ranking = [(paper, -i / 2) for i, paper in enumerate(PAPERS)]
+    run = Run.from_lists({claim.id: ranking for claim in claims})
+    result = stage.apply(claims, [], run)
+    return result.run.sources(claim_id)
 
 
 def test_papers_of_near_posts_rise(train: tuple[str, c2s.Dataset]) -> None:
-    stage, claim = Posts(dataset=train[0], weight=2), Claim("new", "pupils wore masks: no outbreak")
+    folder, _ = train
+    stage = Posts(dataset=folder, weight=2)
+    claim = Claim("new", "pupils wore masks: no outbreak")
     assert ranked(stage, claim) == ["masks", "none", "coffee", "sleep"]
+
     # A post that is near to none leaves the order as it is, and so does a weight of 0.
-    assert ranked(stage, Claim("new", "the stock market fell on Monday")) == list(PAPERS)
-    assert ranked(Posts(dataset=train[0], weight=0), claim) == list(PAPERS)
-    assert ranked(Posts(dataset=train[0], weight=2, depth=2), claim) == list(PAPERS)
+    far = Claim("new", "the stock market fell on Monday")
+    unweighted = Posts(dataset=folder, weight=0)
+    shallow = Posts(dataset=folder, weight=2, depth=2)
+    assert ranked(stage, far) == list(PAPERS)
+    assert ranked(unweighted, claim) == list(PAPERS)
+    assert ranked(shallow, claim) == list(PAPERS)
 
 
 def test_a_claim_is_no_known_post_itself(train: tuple[str, c2s.Dataset]) -> None:
-    stage = Posts(dataset=train[0], weight=2)
+    folder, _ = train
+    stage = Posts(dataset=folder, weight=2)
     own = Claim("masks-1", POSTS["masks-1"])
-    claims = [own, Claim("masks-2", POSTS["masks-2"])]
-    run = Run.from_lists({c.id: [(p, -i / 2) for i, p in enumerate(PAPERS)] for c in claims})
+    other = Claim("masks-2", POSTS["masks-2"])
+    claims = [own, other]
     # Alone it is near the other post of its paper; together neither is a known post.
-    assert ranked(stage, own)[0] == "masks"
-    assert stage.apply(claims, [], run).run.sources("masks-1") == list(PAPERS)
+    alone = ranked(stage, own)
+    together = ranked_together(stage, claims, "masks-1")
+    assert alone[0] == "masks"
+    assert together == list(PAPERS)
+
     # Nor is it with the name that a mixed data set puts before its id.
     mixed = [replace(claim, id=f"data/{claim.id}") for claim in claims]
-    run = Run.from_lists({c.id: [(p, -i / 2) for i, p in enumerate(PAPERS)] for c in mixed})
-    assert stage.apply(mixed, [], run).run.sources("data/masks-1") == list(PAPERS)
+    together = ranked_together(stage, mixed, "data/masks-1")
+    assert together == list(PAPERS)
 
 
 @pytest.mark.parametrize(("share", "weight"), [(1.0, 4.0), (0.0, 0.0)])
 def test_the_weight_is_chosen_for_the_share_of_seen_papers(
     train: tuple[str, c2s.Dataset], share: float, weight: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded = []
-    monkeypatch.setattr(posts, "resolve", lambda *args: loaded.append(1) or resolve(*args))
+    loaded: list[int] = []
+
+    def counted(*args: Any) -> Any:
+        loaded.append(1)
+        return resolve(*args)
+
+    monkeypatch.setattr(posts, "resolve", counted)
     folder, data = train
     # `masks-1` has another known post; the other claim's paper has none, and coffee's are near it.
-    papers = {"masks-3": "masks", "brew": "none"}
-    texts = {"masks-3": "pupils in masks, fewer outbreaks", "brew": "drink coffee, die later?"}
+    papers = {
+        "masks-3": "masks",
+        "brew": "none",
+    }
+    texts = {
+        "masks-3": "pupils in masks, fewer outbreaks",
+        "brew": "drink coffee, die later?",
+    }
     claims = tuple(Claim(c, texts[c], golds=(gold,)) for c, gold in papers.items())
-    val = c2s.Dataset(claims, data.sources, c2s.Qrels({c: {g: 1} for c, g in papers.items()}), "v")
-    first = {"masks-3": ("none", "masks"), "brew": ("none", "coffee")}
-    runs = {c: [(p, 1.0 - i) for i, p in enumerate(order)] for c, order in first.items()}
-    before = [("retrieve", c2s.Result(Run.from_lists(runs)))]
-    selection = SelectionData(val, val, "", frozenset({"masks-3"}), share)
-    entry = {"rerank": "posts", "dataset": folder, "weight": "fit"}
-    stages, (choice,) = fit_stages(
-        [read_stage(entry)], before, val, selection, SystemRuntime(), "best"
+    qrels = c2s.Qrels({c: {g: 1} for c, g in papers.items()})
+    val = c2s.Dataset(claims, data.sources, qrels, "v")
+    runs = {
+        "masks-3": [("none", 1.0), ("masks", 0.0)],
+        "brew": [("none", 1.0), ("coffee", 0.0)],
+    }
+    first = c2s.Result(Run.from_lists(runs))
+    before = [("retrieve", first)]
+    selection = SelectionData(
+        val,
+        val,
+        "",
+        frozenset({"masks-3"}),
+        share,
     )
-    assert (choice.settings["weight"] > 0) == (weight > 0) and choice.compared == 6
+    entry = {
+        "rerank": "posts",
+        "dataset": folder,
+        "weight": "fit",
+    }
+    stages, (choice,) = fit_stages(
+        [read_stage(entry)],
+        before,
+        val,
+        selection,
+        SystemRuntime(),
+        "best",
+    )
+    chosen_weight = choice.settings["weight"]
+    assert (chosen_weight > 0) == (weight > 0)
+    assert choice.compared == 6
     assert len(loaded) == 1  # for all weights
-    assert stages[0].stage.weight == choice.settings["weight"]  # type: ignore[attr-defined]
+    assert stages[0].stage.weight == chosen_weight  # type: ignore[attr-defined]
 
 
 def test_without_known_posts_it_says_so(train: tuple[str, c2s.Dataset], tmp_path: Path) -> None:
-    claims = tuple(replace(claim, golds=()) for claim in train[1].claims)
-    blind = replace(train[1], claims=claims, qrels=c2s.Qrels({}))
-    write_beir(blind, tmp_path / "none")
-    with refused(UserError, tmp_path / "none", "train"):
-        ranked(Posts(dataset=str(tmp_path / "none")), Claim("new", "coffee"))
+    _, data = train
+    claims = tuple(replace(claim, golds=()) for claim in data.claims)
+    blind = replace(data, claims=claims, qrels=c2s.Qrels({}))
+    folder = tmp_path / "none"
+    write_beir(blind, folder)
+    stage = Posts(dataset=str(folder))
+    claim = Claim("new", "coffee")
+    with refused(UserError, folder, "train"):
+        ranked(stage, claim)

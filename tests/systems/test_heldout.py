@@ -50,8 +50,13 @@ from tests.training.small import small_splits
 
 
 def data_of(claims: list[Claim], sources: list[Source]) -> Dataset:
-    qrels = Qrels({c.id: dict.fromkeys(c.golds, 1) for c in claims if c.golds})
-    return Dataset(tuple(claims), tuple(sources), qrels, "train")
+    relevant = {c.id: dict.fromkeys(c.golds, 1) for c in claims if c.golds}
+    return Dataset(tuple(claims), tuple(sources), Qrels(relevant), "train")
+
+
+def ids_in(data: Dataset) -> set[str]:
+    """Collect the ids of a data set's claims."""
+    return {claim.id for claim in data.claims}
 
 
 def test_a_choice_is_the_best_of_all_cells_searched_one_by_one() -> None:
@@ -62,37 +67,53 @@ def test_a_choice_is_the_best_of_all_cells_searched_one_by_one() -> None:
     def text_of(words: Sequence[str], count: int) -> str:
         return " ".join(rng.choice(words, count))
 
-    sources = [
-        Source(f"s{i}", text_of(words, 2), text_of(words, rng.integers(3, 30))) for i in range(60)
-    ]
-    # Words of titles are drawn more often.
-    texts = [text_of([*s.title.split() * 6, *s.abstract.split()], 3) for s in sources[:40]]
-    claims = [
-        Claim(f"c{i}", text, "de" if i > 29 else "en", golds=(f"s{i}",))
-        for i, text in enumerate(texts)
-    ]
+    sources = []
+    for i in range(60):
+        title = text_of(words, 2)
+        abstract = text_of(words, rng.integers(3, 30))
+        sources.append(Source(f"s{i}", title, abstract))
+    claims = []
+    for i, source in enumerate(sources[:40]):
+        # Words of titles are drawn more often.
+        title_words = source.title.split() * 6
+        text = text_of([*title_words, *source.abstract.split()], 3)
+        lang = "de" if i > 29 else "en"
+        claims.append(Claim(f"c{i}", text, lang, golds=(f"s{i}",)))
     data = data_of([*claims, Claim("no gold", "w1")], sources)
-    values = (0.1, 2.0), (0.0, 1.0), (1, 3)
-    grid = tuple(zip(("k1", "b", "title_weight"), values, strict=True))
+    values_tried = {
+        "k1": (0.1, 2.0),
+        "b": (0.0, 1.0),
+        "title_weight": (1, 3),
+    }
+    grid = tuple(values_tried.items())
     # Metadata, which these sources lack: settings without a choice keep their value.
     config, choice = BM25(metadata=True).fit(data, grid, "best")
     table = {}
-    for k1, b, weight in product(*values):
-        run = BM25Index(sources, BM25(k1=k1, b=b, title_weight=weight)).rank(claims, 5)
-        values = evaluate(run, data.qrels, ["mrr@5"], [c.id for c in claims])["mrr@5"]
-        table[k1, b, weight] = (values[:30].mean() + values[30:].mean()) / 2
+    claim_ids = [c.id for c in claims]
+    for k1, b, weight in product(*values_tried.values()):
+        index = BM25Index(sources, BM25(k1=k1, b=b, title_weight=weight))
+        run = index.rank(claims, 5)
+        values = evaluate(run, data.qrels, ["mrr@5"], claim_ids)["mrr@5"]
+        english = values[:30].mean()
+        german = values[30:].mean()
+        table[k1, b, weight] = (english + german) / 2
+    highest = max(table.values())
     assert len(set(table.values())) > 4
-    assert choice.score == pytest.approx(max(table.values()))
+    assert choice.score == pytest.approx(highest)
     best = {"k1": config.k1, "b": config.b, "title_weight": config.title_weight}
-    assert table[*best.values()] == max(table.values()) and config.title_weight == 3
+    assert table[*best.values()] == highest
+    assert config.title_weight == 3
     assert config == BM25(metadata=True, **best)
     assert best.items() <= choice.settings.items()
-    assert (choice.what, choice.split, choice.claims) == ("bm25", "train", 40)
+    assert choice.what == "bm25"
+    assert choice.split == "train"
+    assert choice.claims == 40
 
 
 def one_word_each(count: int, claims_of_first: int) -> Dataset:
     """Papers found only by a stop word: the first by many claims, the others by one each."""
-    sources = [Source(f"s{i:02d}", "the" if i == 0 else f"w{i}") for i in range(count)]
+    words = ["the", *(f"w{i}" for i in range(1, count))]
+    sources = [Source(f"s{i:02d}", word) for i, word in enumerate(words)]
     claims = [Claim(f"a{i}", "the", golds=("s00",)) for i in range(claims_of_first)]
     claims += [Claim(f"c{i}", f"w{i}", golds=(f"s{i:02d}",)) for i in range(1, count)]
     return data_of(claims, sources)
@@ -101,8 +122,10 @@ def one_word_each(count: int, claims_of_first: int) -> Dataset:
 def test_one_paper_with_many_claims_does_not_change_the_analysis() -> None:
     grid: Grid = (("stop_words", (True, False)), ("k1", (1.2, 2.0)))
     config, choice = BM25().fit(one_word_each(12, 50), grid)
-    assert config.stop_words and choice.compared == 4
-    assert [trial.verdict for trial in choice.tried] == ["given", "too few papers differ"]
+    assert config.stop_words
+    assert choice.compared == 4
+    verdicts = [trial.verdict for trial in choice.tried]
+    assert verdicts == ["given", "too few papers differ"]
     assert choice.tried[1].score > choice.score + 0.5
 
 
@@ -110,43 +133,60 @@ def test_one_paper_with_many_claims_does_not_change_the_analysis() -> None:
 def test_an_analysis_that_is_better_on_many_papers_is_taken(rule: Any) -> None:
     words = [f"{chr(97 + i)}ank" for i in range(20)]
     claims = [Claim(f"c{i}", word, golds=(f"s{i:02d}",)) for i, word in enumerate(words)]
-    data = data_of(claims, [Source(f"s{i:02d}", f"{word}s") for i, word in enumerate(words)])
+    sources = [Source(f"s{i:02d}", f"{word}s") for i, word in enumerate(words)]
+    data = data_of(claims, sources)
     for values, verdict in (((False, True), "better"), ((True, False), "worse")):
         config, choice = BM25().fit(data, (("stemmer", values),), rule)
-        assert config.stemmer and [t.verdict for t in choice.tried] == ["given", verdict]
+        assert config.stemmer
+        assert [t.verdict for t in choice.tried] == ["given", verdict]
 
 
 def test_the_best_fusion_of_the_grid_is_chosen() -> None:
     """One claim needs BM25 to weigh much, and ranks to count instead of scores."""
-    golds = ("g",)
-    data = data_of([Claim("c", "t", golds=golds), Claim("other", "t")], [Source(s) for s in "gxy"])
-    sparse = Run.from_lists({"c": [("g", 5.0), ("x", 4.9), ("y", 0.0)], "other": [("x", 1.0)]})
+    claims = [Claim("c", "t", golds=("g",)), Claim("other", "t")]
+    data = data_of(claims, [Source(s) for s in "gxy"])
+    sparse_lists = {
+        "c": [("g", 5.0), ("x", 4.9), ("y", 0.0)],
+        "other": [("x", 1.0)],
+    }
+    sparse = Run.from_lists(sparse_lists)
     dense = Run.from_lists({"c": [("x", 1.0), ("y", 0.9), ("g", 0.1)]})
-    grid = [FusionConfig(), FusionConfig("rrf", rrf_k=1), FusionConfig(scale="z-score", depth=2)]
+    grid = [
+        FusionConfig(),
+        FusionConfig("rrf", rrf_k=1),
+        FusionConfig(scale="z-score", depth=2),
+    ]
     chosen, choice = choose_fusion(sparse, dense, data, grid, rule="best")
     scores = {}
     for (i, config), step in product(enumerate(grid), range(1, 20)):
-        run = fuse(sparse, dense, replace(config, alpha=step / 20))
+        fusion = replace(config, alpha=step / 20)
+        run = fuse(sparse, dense, fusion)
         scores[i, step] = evaluate(run, data.qrels, ["mrr@5"]).mean("mrr@5")
-    assert choice.score == max(scores.values()) == 1.0
-    first = min(i for (i, _), value in scores.items() if value == 1.0)
-    alphas = [step / 20 for (i, step), value in scores.items() if i == first and value == 1.0]
-    assert chosen == replace(grid[first], alpha=alphas[len(alphas) // 2])
+    assert choice.score == max(scores.values())
+    assert choice.score == 1.0
+    perfect = [cell for cell, value in scores.items() if value == 1.0]
+    first = min(i for i, _ in perfect)
+    alphas = [step / 20 for i, step in perfect if i == first]
+    middle = alphas[len(alphas) // 2]
+    assert chosen == replace(grid[first], alpha=middle)
     assert min(scores.values()) < 1.0
 
 
 def test_own_scores_of_what_a_list_lacks_are_tried_where_they_are_known() -> None:
     """BM25 did not find the gold, and would score it almost like its last source."""
-    data = data_of([Claim("c", "t", golds=("g",))], [Source(s) for s in "gxyz"])
+    claim = Claim("c", "t", golds=("g",))
+    data = data_of([claim], [Source(s) for s in "gxyz"])
     sparse = Run.from_lists({"c": [("x", 9.0), ("y", 5.1)]})
     dense = Run.from_lists({"c": [("z", 0.9), ("g", 0.8)]})
     lacking = [("g", 5.0), ("z", 0.5)], [("y", 0.1), ("x", 0.0)]
     scored = tuple(Run.from_lists({"c": ranking}) for ranking in lacking)
     grid = [FusionConfig(), FusionConfig(missing="scored")]
     config, choice = choose_fusion(sparse, dense, data, grid, scored=scored, rule="best")
-    assert config.missing == "scored" and choice.score == 1.0
+    assert config.missing == "scored"
+    assert choice.score == 1.0
     config, choice = choose_fusion(sparse, dense, data, grid)
-    assert config.missing == "lowest" and choice.score < 1.0
+    assert config.missing == "lowest"
+    assert choice.score < 1.0
 
 
 def resolved(kind: str | None = None, **data: Any) -> Resolved:
@@ -168,12 +208,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def selected(
     folder: Path, model: Resolved, split: str = "dev", train_split: Any = None, **options: Any
 ) -> SelectionData:
-    return HeldOut(str(folder), split, ChoosingOn(train_split, **options)).claims([model.manifest])
+    choosing_on = ChoosingOn(train_split, **options)
+    held_out = HeldOut(str(folder), split, choosing_on)
+    return held_out.claims([model.manifest])
 
 
 def trained(folder: Path, share: float = 0.25, seed: int = 5, **options: Any) -> Resolved:
-    train = load(folder, "train", options.get("languages"))
-    _, val = carve_val(train, share, seed, seen_share=options.get("val_seen_share", 0.0))
+    languages = options.get("languages")
+    train = load(folder, "train", languages)
+    seen_share = options.get("val_seen_share", 0.0)
+    _, val = carve_val(train, share, seed, seen_share=seen_share)
     carved = {"val_share": share, "val_seed": seed, "val_sha256": val.fingerprint}
     return resolved("full", **{"train_split": "train", **carved, **options})
 
@@ -182,22 +226,20 @@ def test_an_untrained_model_may_use_all_of_train(folder: Path) -> None:
     for model in (resolved(), resolved("base", val_share=0.2)):
         selection_data = selected(folder, model)
         assert selection_data.val == selection_data.train
-        assert (
-            selection_data.train.split,
-            len(selection_data.train.claims),
-            selection_data.note,
-        ) == ("train", 48, "")
+        assert selection_data.train.split == "train"
+        assert len(selection_data.train.claims) == 48
+        assert selection_data.note == ""
 
 
 def test_a_plain_model_carves_as_training_does_by_default(folder: Path) -> None:
     selection_data = selected(folder, resolved(), val="carved")
     train = load(folder, "train")
-    assert (
-        selection_data.val == carve_val(train, 0.1, 13, seen_share=0.1)[1]
-        and not selection_data.note
-    )
+    _, val = carve_val(train, 0.1, 13, seen_share=0.1)
+    assert selection_data.val == val
+    assert not selection_data.note
     # Step 0 of a run is untrained, and its manifest records how the run carves.
-    with_share = selected(folder, resolved("base", val_share=0.3, val_seed=2), val="carved")
+    step_0 = resolved("base", val_share=0.3, val_seed=2)
+    with_share = selected(folder, step_0, val="carved")
     assert with_share.val == carve_val(train, 0.3, 2)[1]
 
 
@@ -206,15 +248,20 @@ def test_both_parts_of_val_are_carved_and_weighed_as_the_manifest_says(folder: P
     model = trained(folder, val_seen_share=0.2, seen_share_expected=0.3)
     selection_data = selected(folder, model)
     rest, val = carve_val(train, 0.25, 5, seen_share=0.2)
-    assert selection_data.val == val and not selection_data.note
+    assert selection_data.val == val
+    assert not selection_data.note
     seen = {claim.id for claim in val.claims if set(claim.golds) & rest.golds}
-    assert selection_data.seen == seen and 0 < len(seen) < len(val.claims)
-    assert selection_data.seen_share == selection_data.weighing().seen_share == 0.3
+    assert selection_data.seen == seen
+    assert 0 < len(seen) < len(val.claims)
+    assert selection_data.seen_share == 0.3
+    assert selection_data.weighing().seen_share == 0.3
     # A manifest of version 0.1.0 does not name the part: there is none, and no mix.
     for asked in ("auto", "carved"):
         older = selected(folder, trained(folder), val=asked)
-        assert older.seen == frozenset() and older.weighing().seen_share is None
-        assert older.val == carve_val(train, 0.25, 5)[1] and not older.note
+        assert older.seen == frozenset()
+        assert older.weighing().seen_share is None
+        assert older.val == carve_val(train, 0.25, 5)[1]
+        assert not older.note
         assert len(older.train.claims) == 48  # BM25 has no weights: all of train
     # What is not declared is what another claim of train can expect: here each paper has two.
     assert older.seen_share == 1.0
@@ -222,47 +269,64 @@ def test_both_parts_of_val_are_carved_and_weighed_as_the_manifest_says(folder: P
 
 def test_a_run_on_one_language_held_out_of_that(folder: Path) -> None:
     selection_data = selected(folder, trained(folder, languages=("de",)))
-    assert (
-        selection_data.val == carve_val(load(folder, "train", ["de"]), 0.25, 5)[1]
-        and not selection_data.note
-    )
+    german = load(folder, "train", ["de"])
+    _, val = carve_val(german, 0.25, 5)
+    assert selection_data.val == val
+    assert not selection_data.note
     # A val that is not the training's is noted.
-    changed = selected(folder, trained(folder, val_sha256="other"))
+    model = trained(folder, val_sha256="other")
+    changed = selected(folder, model)
     assert "differ" in changed.note
 
 
+def write_mixed(folder: Path, far_claims: list[Claim], target: Path) -> Path:
+    """Mix a data set with claims about the sea."""
+    far = data_of(far_claims, [Source("p", "of the sea")])
+    write_beir(far, target / "far")
+    sets = [str(folder), str(target / "far")]
+    prepare(PrepareConfig("mixed", target / "mixed", sets=sets))
+    return target / "mixed"
+
+
 def test_a_training_on_a_set_that_holds_this_one(folder: Path, tmp_path: Path) -> None:
-    claim = Claim("x", "about tides", golds=("p",))
-    far = data_of([claim, Claim("y", "about wind", golds=("p",))], [Source("p", "of the sea")])
-    write_beir(far, tmp_path / "far")
-    sets = [str(folder), str(tmp_path / "far")]
-    prepare(PrepareConfig("mixed", tmp_path / "mixed", sets=sets))
+    far_claims = [
+        Claim("x", "about tides", golds=("p",)),
+        Claim("y", "about wind", golds=("p",)),
+    ]
+    mixed = write_mixed(folder, far_claims, tmp_path)
     shares = {"val_seen_share": 0.2, "seen_share_expected": 0.0}
-    model = trained(tmp_path / "mixed", dataset=str(tmp_path / "mixed"), **shares)
-    rest, val = carve_val(load(tmp_path / "mixed", "train"), 0.25, 5, seen_share=0.2)
+    model = trained(mixed, dataset=str(mixed), **shares)
+    rest, val = carve_val(load(mixed, "train"), 0.25, 5, seen_share=0.2)
     held_out = {claim.text for claim in val.claims}
     selection_data = selected(folder, model)
-    assert 0 < len(selection_data.val.claims) < len(selection_data.train.claims) == 48
-    assert [*selection_data.val.claims] == [
-        c for c in selection_data.train.claims if c.text in held_out
-    ]
-    assert f"without the {48 - len(selection_data.val.claims)} claims" in selection_data.note
+    val_claims = selection_data.val.claims
+    train_claims = selection_data.train.claims
+    assert 0 < len(val_claims) < len(train_claims)
+    assert len(train_claims) == 48
+    assert [*val_claims] == [c for c in train_claims if c.text in held_out]
+    count_known = 48 - len(val_claims)
+    assert f"without the {count_known} claims" in selection_data.note
     # Claims of papers that training saw do not count where none are expected.
     papers = {gold.split("/", 1)[1] for gold in rest.golds}
-    seen = {claim.id for claim in selection_data.val.claims if papers & set(claim.golds)}
-    assert selection_data.seen == seen and 0 < len(seen) < len(selection_data.val.claims)
+    seen = {claim.id for claim in val_claims if papers & set(claim.golds)}
+    assert selection_data.seen == seen
+    assert 0 < len(seen) < len(val_claims)
     weighing = selection_data.weighing()
-    assert set(weighing.weights[weighing.seen]) == {0.0} and weighing.weights.sum() == 1
+    assert set(weighing.weights[weighing.seen]) == {0.0}
+    assert weighing.weights.sum() == 1
     # It was only trained on other claims, so all of these are new to it.
     news = load(folder, "train")
     claims = [replace(claim, text=f"news: {claim.text}") for claim in news.claims]
-    write_beir(replace(news, claims=tuple(claims)), tmp_path / "far_train")
-    model = trained(tmp_path / "far_train", dataset=str(tmp_path / "far_train"))
+    far_train = tmp_path / "far_train"
+    write_beir(replace(news, claims=tuple(claims)), far_train)
+    model = trained(far_train, dataset=str(far_train))
     selection_data = selected(folder, model)
-    assert selection_data.val == selection_data.train and not selection_data.note
+    assert selection_data.val == selection_data.train
+    assert not selection_data.note
     # If a carved part is requested, it is one.
     selection_data = selected(folder, model, val="carved")
-    assert selection_data.val == carve_val(news, 0.25, 5)[1] and not selection_data.note
+    assert selection_data.val == carve_val(news, 0.25, 5)[1]
+    assert not selection_data.note
 
 
 def test_a_split_that_contradicts_the_manifest(folder: Path) -> None:
@@ -271,7 +335,8 @@ def test_a_split_that_contradicts_the_manifest(folder: Path) -> None:
     assert selected(folder, trained(folder), train_split="train").note == ""
     # Nothing was trained: it may be chosen on any split.
     untrained = resolved("base", train_split="train")
-    assert selected(folder, untrained, split="other", train_split="dev").train.split == "dev"
+    selection_data = selected(folder, untrained, split="other", train_split="dev")
+    assert selection_data.train.split == "dev"
 
 
 def test_neither_the_reported_split_nor_what_was_trained_on_is_chosen_on(folder: Path) -> None:
@@ -285,10 +350,12 @@ def begun_from(path: Path, base: Resolved, kind: str = "base", sha256: str = "1"
     """A model that was trained from a checkpoint at `path`, or not trained further."""
     assert base.manifest is not None
     path.mkdir(exist_ok=True)
-    replace(base.manifest, weights=Weights("full", sha256="1")).write(path)
+    weights = Weights("full", sha256="1")
+    replace(base.manifest, weights=weights).write(path)
     own = resolved("base") if kind == "base" else trained(path.parent / "data", 0.4, 9)
     assert own.manifest is not None
-    manifest = replace(own.manifest, base=Base(str(path), None, sha256), weights=Weights(kind))  # type: ignore[arg-type]
+    own_base = Base(str(path), None, sha256)
+    manifest = replace(own.manifest, base=own_base, weights=Weights(kind))  # type: ignore[arg-type]
     return replace(own, manifest=manifest)
 
 
@@ -296,27 +363,26 @@ def test_what_a_models_base_was_trained_on_is_no_longer_unknown(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # manifests name a data set without its path
-    train, path = load(folder, "train"), folder.parent / "first"
+    train = load(folder, "train")
+    path = folder.parent / "first"
     _, first = carve_val(train, 0.25, 5)
     _, own = carve_val(train, 0.4, 9)
     # Step 0 is its base; what was trained from it knows the claims of both trainings.
     assert selected(folder, begun_from(path, trained(folder))).val == first
-    shared = {claim.id for claim in first.claims} & {claim.id for claim in own.claims}
+    shared = ids_in(first) & ids_in(own)
     selection_data = selected(folder, begun_from(path, trained(folder), "full"))
-    assert {claim.id for claim in selection_data.val.claims} == shared and 0 < len(shared) < len(
-        own.claims
-    )
+    assert ids_in(selection_data.val) == shared
+    assert 0 < len(shared) < len(own.claims)
     # Also if the base was trained on a set that contains this one.
-    dataset = data_of([Claim("x", "about tides", golds=("p",))], [Source("p", "of the sea")])
-    write_beir(dataset, tmp_path / "far")
-    sets = [str(folder), str(tmp_path / "far")]
-    prepare(PrepareConfig("mixed", tmp_path / "mixed", sets=sets))
-    base = trained(tmp_path / "mixed", dataset=str(tmp_path / "mixed"))
-    _, val = carve_val(load(tmp_path / "mixed", "train"), 0.25, 5)
+    far_claim = Claim("x", "about tides", golds=("p",))
+    mixed = write_mixed(folder, [far_claim], tmp_path)
+    base = trained(mixed, dataset=str(mixed))
+    _, val = carve_val(load(mixed, "train"), 0.25, 5)
     held_out = {claim.text for claim in val.claims}
     selection_data = selected(folder, begun_from(path, base, "full"))
-    assert [*selection_data.val.claims] == [claim for claim in own.claims if claim.text in held_out]
-    assert 0 < len(selection_data.val.claims) < len(own.claims)
+    val_claims = selection_data.val.claims
+    assert [*val_claims] == [claim for claim in own.claims if claim.text in held_out]
+    assert 0 < len(val_claims) < len(own.claims)
     with refused(UserError, "val: ", "`carved`"):
         selected(folder, begun_from(path, trained(folder)), val="train")
     # Not so a folder of that name with other weights, and a training on other data.
@@ -327,16 +393,21 @@ def test_what_a_models_base_was_trained_on_is_no_longer_unknown(
         begun_from(path, resolved("full", train_split="dev")),
     ):
         selection_data = selected(folder, model)
-        assert selection_data.val == selection_data.train and not selection_data.note
+        assert selection_data.val == selection_data.train
+        assert not selection_data.note
 
 
 def test_claims_that_one_of_several_models_knows_are_left_out(folder: Path) -> None:
-    left, right = (selected(folder, trained(folder, 0.4, seed)) for seed in (5, 9))
+    left = selected(folder, trained(folder, 0.4, 5))
+    right = selected(folder, trained(folder, 0.4, 9))
     untrained = selected(folder, resolved())
-    shared = {claim.id for claim in left.val.claims} & {claim.id for claim in right.val.claims}
-    selection_data = unknown_to_all([untrained, replace(left, note="a"), replace(right, note="b")])
-    assert {claim.id for claim in selection_data.val.claims} == shared
-    assert selection_data.note == "a; b" and selection_data.seen_share == left.seen_share
+    shared = ids_in(left.val) & ids_in(right.val)
+    noted_left = replace(left, note="a")
+    noted_right = replace(right, note="b")
+    selection_data = unknown_to_all([untrained, noted_left, noted_right])
+    assert ids_in(selection_data.val) == shared
+    assert selection_data.note == "a; b"
+    assert selection_data.seen_share == left.seen_share
     assert unknown_to_all([untrained, left]) == left
     assert unknown_to_all([untrained, untrained]) == untrained
     nothing = replace(right, val=right.val.with_claims(()))
@@ -346,28 +417,35 @@ def test_claims_that_one_of_several_models_knows_are_left_out(folder: Path) -> N
 
 def recorded(folder: Path, share: float, seed: int) -> Manifest:
     """The manifest of a model that records its claims, and nothing else of its data."""
-    rest, _ = carve_val(load(folder, "train"), share, seed)
+    train = load(folder, "train")
+    rest, _ = carve_val(train, share, seed)
     manifest = resolved("full").manifest
     assert manifest is not None
     return replace(manifest, trained_on=TrainedOn.on(rest.claims))
 
 
 def test_recorded_claims_are_left_out_wherever_the_data_are(folder: Path) -> None:
-    first, second = recorded(folder, 0.25, 5), recorded(folder, 0.4, 9)
+    first = recorded(folder, 0.25, 5)
+    second = recorded(folder, 0.4, 9)
     train = load(folder, "train")
     _, val = carve_val(train, 0.25, 5)
     _, other = carve_val(train, 0.4, 9)
     held_out = HeldOut(str(folder), "dev")
     selection = held_out.claims([first])
     assert selection.val.claims == val.claims
-    assert f"{len(train.claims) - len(val.claims)} claims" in selection.note
-    shared = {claim.id for claim in val.claims} & {claim.id for claim in other.claims}
-    assert {c.id for c in held_out.claims([first, second, None]).val.claims} == shared != set()
+    count_known = len(train.claims) - len(val.claims)
+    assert f"{count_known} claims" in selection.note
+    shared = ids_in(val) & ids_in(other)
+    unknown = held_out.claims([first, second, None]).val
+    assert ids_in(unknown) == shared
+    assert shared != set()
     with refused(UserError, "val: ", "`carved`"):
         HeldOut(str(folder), "dev", ChoosingOn(val="train")).claims([first])
     # Parts without a manifest: saved runs and fusions. Where all is known, nothing is left.
-    both = held_out.claims([first], [TrainedOn.on(val.claims[:3])])
-    assert both.val.claims == val.claims[3:] and "3 of" in both.note
+    three = TrainedOn.on(val.claims[:3])
+    both = held_out.claims([first], [three])
+    assert both.val.claims == val.claims[3:]
+    assert "3 of" in both.note
     with pytest.raises(heldout.NothingToChooseOn):
         held_out.claims([first], [TrainedOn.on(train.claims)])
     everything = replace(first, trained_on=TrainedOn.on(train.claims))
@@ -382,7 +460,10 @@ def test_recorded_claims_are_left_out_wherever_the_data_are(folder: Path) -> Non
 def test_a_fusion_of_two_dense_models_is_chosen_on_what_neither_knows(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    models = {"a": recorded(folder, 0.25, 5), "b": recorded(folder, 0.4, 9)}
+    models = {
+        "a": recorded(folder, 0.25, 5),
+        "b": recorded(folder, 0.4, 9),
+    }
 
     def by_name(part: Retrieval, _: SystemRuntime) -> Manifest:
         assert part.main_model is not None
@@ -391,13 +472,15 @@ def test_a_fusion_of_two_dense_models_is_chosen_on_what_neither_knows(
     monkeypatch.setattr(fit_retrieval, "_main_manifest", by_name)
     parts = [Retrieval(Dense(name), name=name) for name in models]
     runtime = SystemRuntime(progress=False)
-    expected = HeldOut(str(folder), "dev").claims([*models.values()]).val
+    held_out = HeldOut(str(folder), "dev")
+    expected = held_out.claims([*models.values()]).val
     route = Retrieval(Routes({"default": (parts[0],), "de": (parts[1],)}))
     for node in (
         Retrieval(Hybrid(parts[0], parts[1])),
         Retrieval(Hybrid(Retrieval(BM25()), route)),
     ):
-        found = HeldOut(str(folder), "dev").claims(fit_retrieval._manifests(node, runtime))
+        manifests = fit_retrieval._manifests(node, runtime)
+        found = HeldOut(str(folder), "dev").claims(manifests)
         assert found.val == expected
 
 
@@ -406,16 +489,20 @@ def test_a_saved_run_keeps_the_claims_of_its_system(folder: Path, tmp_path: Path
     ranking = BM25Index(train.sources).rank(train.claims, 5)
     known = TrainedOn.on(train.claims[:30])
     write_runs(ranking, train, tmp_path / "runs", known)
-    shutil.move(tmp_path / "runs", tmp_path / "moved")
-    files = {lang: str(tmp_path / "moved" / f"{lang}.trec") for lang in train.languages}
-    entry = {"retrieve": {"hybrid": [{"bm25": {}}, {"run": {"files": files}}], "alpha": "fit"}}
+    moved = tmp_path / "moved"
+    shutil.move(tmp_path / "runs", moved)
+    files = {lang: str(moved / f"{lang}.trec") for lang in train.languages}
+    hybrid = [{"bm25": {}}, {"run": {"files": files}}]
+    entry = {"retrieve": {"hybrid": hybrid, "alpha": "fit"}}
     system = make_system("H", entry)
     assert system.trained_on("") == known
-    fitted = system.fit(SystemRuntime(progress=False), HeldOut(str(folder), "dev"))
+    held_out = HeldOut(str(folder), "dev")
+    fitted = system.fit(SystemRuntime(progress=False), held_out)
     (choice,) = fitted.choices
-    assert choice.claims == len(train.claims) - 30 and "30 of 48" in choice.note
+    assert choice.claims == len(train.claims) - 30
+    assert "30 of 48" in choice.note
     # The runs of a system that knows no claims have no such file.
-    write_runs(ranking, train, tmp_path / "moved", TrainedOn())
+    write_runs(ranking, train, moved, TrainedOn())
     assert make_system("H", entry).trained_on("") == TrainedOn()
 
 
@@ -432,24 +519,31 @@ class Means:
 
 def test_a_threshold_is_chosen_by_macro_f1_on_given_claims_without_those_left_out() -> None:
     means = {"a": 1.5, "b": 0.6, "c": -1.4, "d": 1.2, "e": -0.7, "f": -1.1}
-    labels = dict(zip(means, ["SUPPORTS", "NOT ENOUGH INFO", "REFUTES"] * 2, strict=True))
+    verdicts = ["SUPPORTS", "NOT ENOUGH INFO", "REFUTES"] * 2
+    labels = dict(zip(means, verdicts, strict=True))
     claims = tuple(Claim(name, str(mean)) for name, mean in means.items())
     data = Dataset(claims, (Source("s", "0.6"),), Qrels(), "train")
     stages = [{"verify": "tests.systems.test_heldout.Means", "threshold": "fit"}]
     system = make_system("A", {"retrieve": {"bm25": {}}, "stages": stages})
-    assert system.is_fit and "fitted" in system.full_label()
+    assert system.is_fit
+    assert "fitted" in system.full_label()
 
     def fitted(held_out: HeldOut) -> tuple[float, Choice]:
         result = system.fit(SystemRuntime(progress=False), held_out)
-        return result.system.stages[0].stage.threshold, result.choices[0]
+        stage = result.system.stages[0].stage
+        return stage.threshold, result.choices[0]
 
     held_out = HeldOut("", "", own_train=data, labels=labels)
     threshold, choice = fitted(held_out)
     # All right from 0.75 to 1.1: of these, the nearest to 0.4.
-    assert threshold == 0.75 and choice.metric == "macro_f1"
-    assert (choice.score, choice.claims, choice.compared) == (1, 6, 40)
+    assert threshold == 0.75
+    assert choice.metric == "macro_f1"
+    assert choice.score == 1
+    assert choice.claims == 6
+    assert choice.compared == 40
     # Without the open claims the default is kept, and their labels change nothing.
-    assert fitted(held_out.without({"b", "e"}))[0] == 0.4
+    threshold, _ = fitted(held_out.without({"b", "e"}))
+    assert threshold == 0.4
     with refused(UserError, "threshold: fit: ", "verdicts"):
         fitted(HeldOut("", "", own_train=data))
     second = make_system("B", {"retrieve": {"bm25": {"k1": "fit"}}})
@@ -459,23 +553,33 @@ def test_a_threshold_is_chosen_by_macro_f1_on_given_claims_without_those_left_ou
 
 def test_fields_are_chosen_by_average_precision_once_for_all_folds(tmp_path: Path) -> None:
     """Seven rumours are better with boosted tags, one without: it would only get the latter."""
-    rumors = load_rumors(write_rumors(tmp_path / "dev.json", with_tags([True] * 7 + [False])))
-    data, grid = rumors.dataset, (("stemmer", (True, False)), ("boost", (0.0, 3.0)))
+    tagged = with_tags([True] * 7 + [False])
+    file = write_rumors(tmp_path / "dev.json", tagged)
+    data = load_rumors(file).dataset
+    grid = (
+        ("stemmer", (True, False)),
+        ("boost", (0.0, 3.0)),
+    )
     values_of: dict[str, np.ndarray] = {}
     config, choice = Fielded(boost=0).fit(data, grid, "best", values_of)
-    assert config.boost == 3 and choice.metric == "map" and choice.score == pytest.approx(7.5 / 8)
-    assert [values.tolist() for values in values_of.values()] == [[0.5, 1] * 2] * 7 + [[1, 0.5] * 2]
+    assert config.boost == 3
+    assert choice.metric == "map"
+    assert choice.score == pytest.approx(7.5 / 8)
+    values_by_rumor = [values.tolist() for values in values_of.values()]
+    assert values_by_rumor == [[0.5, 1] * 2] * 7 + [[1, 0.5] * 2]
     # On fewer of the claims nothing is ranked again, and the choice is theirs.
     values_of["r7"] = np.array([0.0, 0, 0, 1])
     dataset = data.with_claims(claim for claim in data.claims if claim.id == "r7")
-    assert not Fielded().fit(dataset, grid, "best", values_of)[0].stemmer
+    config, _ = Fielded().fit(dataset, grid, "best", values_of)
+    assert not config.stemmer
 
 
 def test_values_of_a_grid_are_lists_of_which_the_first_is_the_default(tmp_path: Path) -> None:
-    entry = {"retrieve": {"bm25": {"k1": "fit", "b": 0.5, "stemmer": [False, True]}}}
-    node = make_system("A", entry).first
+    bm25 = {"k1": "fit", "b": 0.5, "stemmer": [False, True]}
+    node = make_system("A", {"retrieve": {"bm25": bm25}}).first
     assert node.retriever == BM25(stemmer=False)
-    assert [name for name, _ in node.grid] == ["stemmer", "title_weight", "k1", "b"]
+    names = [name for name, _ in node.grid]
+    assert names == ["stemmer", "title_weight", "k1", "b"]
     for grid, key in (
         ({"k1": [1.2, -1]}, "retrieve.bm25.k1: -1"),
         ({"b": []}, "retrieve.bm25.b: "),
@@ -484,4 +588,5 @@ def test_values_of_a_grid_are_lists_of_which_the_first_is_the_default(tmp_path: 
         with refused(UserError, key):
             make_system("A", {"retrieve": {"bm25": grid}})
     fielded = make_system("F", {"retrieve": {"fielded": {"k1": "fit"}}}).first
-    assert fielded.grid == FIELDED_GRID and fielded.retriever == Fielded()
+    assert fielded.grid == FIELDED_GRID
+    assert fielded.retriever == Fielded()

@@ -23,7 +23,7 @@ from claim2source.search.fuse import FusionConfig, Hybrid
 from claim2source.systems.heldout import ChoosingOn, HeldOut
 from claim2source.systems.read import make_system
 from claim2source.systems.runtime import SystemRuntime
-from claim2source.systems.system import RunSettings, SystemResult, run_system
+from claim2source.systems.system import RunSettings, System, SystemResult, run_system
 from claim2source.text import render_claim
 
 RETRIEVER = '''
@@ -118,9 +118,13 @@ class Broken:
 @pytest.fixture(scope="module")
 def dev() -> Dataset:
     data = load("demo", "dev")
-    golds = {gold for claim in data.claims[:40] for gold in claim.golds}
+    claims = data.claims[:40]
+    golds: set[str] = set()
+    for claim in claims:
+        golds.update(claim.golds)
     sources = tuple(source for source in data.sources if source.id in golds)
-    return replace(data.with_claims(data.claims[:40]), sources=sources)
+    fewer = data.with_claims(claims)
+    return replace(fewer, sources=sources)
 
 
 @pytest.fixture
@@ -136,47 +140,86 @@ def pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return pieces
 
 
+def retrieving(retrieve: Any, name: str = "A") -> System:
+    """Make a system of a retriever alone."""
+    return make_system(name, {"retrieve": retrieve})
+
+
 def result(retrieve: Any, data: Dataset, **given: Any) -> SystemResult:
     settings = RunSettings("demo", ChoosingOn(), **given)
-    return run_system(make_system("A", {"retrieve": retrieve}), data, settings=settings)
+    system = retrieving(retrieve)
+    return run_system(system, data, settings=settings)
 
 
 def plain(retriever: Any, data: Dataset) -> Result:
-    found: Result = retriever.index(data.sources).search(data.claims, 100)
+    index = retriever.index(data.sources)
+    found: Result = index.search(data.claims, 100)
     return found
+
+
+def translations(data: Dataset) -> list[str]:
+    """Render the claims of a data set translated."""
+    return [render_claim(claim, "translated") for claim in data.claims]
 
 
 def test_it_ranks_as_from_python_alone_in_a_hybrid_and_in_a_route(
     pieces: Any, dev: Dataset
 ) -> None:
-    own = {"pieces.Pieces": {"n": 4, "marks": ["#", "@"]}}
+    settings = {"n": 4, "marks": ["#", "@"]}
+    own = {"pieces.Pieces": settings}
     retriever = pieces.Pieces(4, ("#", "@"))
     alone = result(own, dev).result
-    assert list(alone.run) == list(plain(retriever, dev).run)
-    assert alone.cost.seconds > 0 and alone.cost.items == len(dev.claims)
-    both = result({"hybrid": [{"bm25": {}}, own], "alpha": 0.3, "missing": "scored"}, dev)
+    by_hand = plain(retriever, dev)
+    assert list(alone.run) == list(by_hand.run)
+    assert alone.cost.seconds > 0
+    assert alone.cost.items == len(dev.claims)
+
+    hybrid = {
+        "hybrid": [{"bm25": {}}, own],
+        "alpha": 0.3,
+        "missing": "scored",
+    }
+    both = result(hybrid, dev)
     fusion = FusionConfig(alpha=0.3, missing="scored")
-    assert list(both.result.run) == list(plain(Hybrid(BM25(), retriever, fusion), dev).run)
-    labels = [
-        make_system("A", {"retrieve": {"pieces.Pieces": settings}}).full_label()
-        for settings in ({}, {"n": 2}, {"n": [3, 2]})
+    fused_by_hand = plain(Hybrid(BM25(), retriever, fusion), dev)
+    assert list(both.result.run) == list(fused_by_hand.run)
+
+    labels = []
+    several: list[dict[str, Any]] = [
+        {},
+        {"n": 2},
+        {"n": [3, 2]},
     ]
+    for given in several:
+        system = retrieving({"pieces.Pieces": given})
+        labels.append(system.full_label())
     assert labels == ["pieces.Pieces", "pieces.Pieces(n=2)", "pieces.Pieces n fitted"]
-    assert [stage.name for stage in both.stages] == ["bm25", "pieces.Pieces", "fuse"]
-    routed = make_system("R", {"retrieve": {"bm25": {}}, "routes": {"de": own}})
+    names = [stage.name for stage in both.stages]
+    assert names == ["bm25", "pieces.Pieces", "fuse"]
+
+    routes = {
+        "retrieve": {"bm25": {}},
+        "routes": {"de": own},
+    }
+    routed = make_system("R", routes)
     run = run_system(routed, dev).result.run
     german = [claim.id for claim in dev.claims if claim.lang == "de"]
-    assert german and list(run.restricted(german)) == list(alone.run.restricted(german))
+    assert german
+    expected = alone.run.restricted(german)
+    assert list(run.restricted(german)) == list(expected)
 
 
 def test_it_is_given_the_claim_form_that_is_wanted(pieces: Any, dev: Dataset) -> None:
-    form = result({"pieces.Pieces": {}, "claims": "translated"}, dev).form
-    assert form == "translated"
-    assert [c.text for c in pieces.asked] == [render_claim(c, "translated") for c in dev.claims]
-    assert {claim.lang for claim in pieces.asked} == {"en"}
+    own = result({"pieces.Pieces": {}, "claims": "translated"}, dev)
+    assert own.form == "translated"
+    texts = [claim.text for claim in pieces.asked]
+    assert texts == translations(dev)
+    languages = {claim.lang for claim in pieces.asked}
+    assert languages == {"en"}
     pieces.asked.clear()
     result({"pieces.Pieces": None}, dev)
-    assert [c.text for c in pieces.asked] == [claim.text for claim in dev.claims]
+    texts = [claim.text for claim in pieces.asked]
+    assert texts == [claim.text for claim in dev.claims]
 
 
 def test_runs_are_kept_by_settings_code_claims_and_sources(
@@ -185,52 +228,74 @@ def test_runs_are_kept_by_settings_code_claims_and_sources(
     store = Store(tmp_path / "store")
 
     def is_stored(data: Dataset = dev, **settings: Any) -> bool:
-        return result({"pieces.Pieces": settings}, data, store=store).result.stored
+        retrieve = {"pieces.Pieces": settings}
+        return result(retrieve, data, store=store).result.stored
 
-    assert not is_stored() and is_stored() and len(pieces.indexed) == 1
-    assert not is_stored(n=4) and is_stored(n=3)
-    assert not is_stored(dev.with_claims(dev.claims[1:]))
-    assert not is_stored(replace(dev, sources=dev.sources[:-1]))
+    assert not is_stored()
+    assert is_stored()
+    assert len(pieces.indexed) == 1
+    assert not is_stored(n=4)
+    assert is_stored(n=3)
+    fewer_claims = dev.with_claims(dev.claims[1:])
+    assert not is_stored(fewer_claims)
+    fewer_sources = replace(dev, sources=dev.sources[:-1])
+    assert not is_stored(fewer_sources)
     path = Path(pieces.__file__)
     path.write_text(RETRIEVER + "\n# changed\n", encoding="utf-8")
     linecache.checkcache()
-    assert not is_stored() and is_stored()
+    assert not is_stored()
+    assert is_stored()
 
 
 def test_lists_of_values_are_chosen_from_on_held_out_claims(pieces: Any, dev: Dataset) -> None:
-    system = make_system("A", {"retrieve": {"pieces.Pieces": {"n": [3, 1, 2]}}})
+    system = retrieving({"pieces.Pieces": {"n": [3, 1, 2]}})
     held_out = HeldOut("", "test", own_train=dev)
     fitted = system.fit(SystemRuntime(), held_out)
     (choice,) = fitted.choices
-    assert (choice.what, choice.split, choice.compared) == ("pieces.Pieces", "dev", 3)
-    assert [trial.settings for trial in choice.tried] == [{"n": 3}, {"n": 1}, {"n": 2}]
-    chosen = pieces.Pieces(int(str(choice.settings["n"])))
+    assert choice.what == "pieces.Pieces"
+    assert choice.split == "dev"
+    assert choice.compared == 3
+    tried = [trial.settings for trial in choice.tried]
+    assert tried == [
+        {"n": 3},
+        {"n": 1},
+        {"n": 2},
+    ]
+    length = int(str(choice.settings["n"]))
+    chosen = pieces.Pieces(length)
     assert chosen.n == 3  # one character says little
-    run = fitted.index(dev.sources).search(dev.claims).result.run
-    assert list(run) == list(plain(chosen, dev).run)
+    index = fitted.index(dev.sources)
+    run = index.search(dev.claims).result.run
+    by_hand = plain(chosen, dev)
+    assert list(run) == list(by_hand.run)
     # A list is the value of a setting that is one.
-    assert make_system("A", {"retrieve": {"pieces.Pieces": {"marks": ["#"]}}}).is_fit is False
+    with_marks = retrieving({"pieces.Pieces": {"marks": ["#"]}})
+    assert with_marks.is_fit is False
 
 
 def test_its_own_fit_sees_the_claims_in_their_form(pieces: Any, dev: Dataset) -> None:
     own = result({"pieces.Fitted": {}, "claims": "translated"}, dev)
-    assert [choice.settings for choice in own.choices] == [{"n": 4}]
+    (choice,) = own.choices
+    assert choice.settings == {"n": 4}
     (val,) = pieces.fitted
     train = load("demo", "train")
-    assert val.split == "train" and val.sources == train.sources
-    assert [c.text for c in val.claims] == [render_claim(c, "translated") for c in train.claims]
+    assert val.split == "train"
+    assert val.sources == train.sources
+    texts = [claim.text for claim in val.claims]
+    assert texts == translations(train)
     assert pieces.indexed[-1].n == 4
     # It is fitted once, in a hybrid and of both routes of a language.
-    system = make_system(
-        "R",
-        {
-            "retrieve": {"hybrid": [{"pieces.Fitted": {}}, {"pieces.Pieces": {}}]},
-            "routes": {"de": {"pieces.Fitted": {}}},
-        },
-    )
+    hybrid = [{"pieces.Fitted": {}}, {"pieces.Pieces": {}}]
+    routes = {
+        "retrieve": {"hybrid": hybrid},
+        "routes": {"de": {"pieces.Fitted": {}}},
+    }
+    system = make_system("R", routes)
     pieces.fitted.clear()
     settings = RunSettings("demo", ChoosingOn())
-    assert run_system(system, dev, settings=settings).choices and len(pieces.fitted) == 1
+    routed = run_system(system, dev, settings=settings)
+    assert routed.choices
+    assert len(pieces.fitted) == 1
 
 
 @pytest.mark.parametrize(
@@ -247,13 +312,17 @@ def test_its_own_fit_sees_the_claims_in_their_form(pieces: Any, dev: Dataset) ->
         ({"pieces.Pieces": {}, "alpha": 0.5}, "retrieve.alpha"),
         ({"pieces.Pieces": {}, "bm25": {}}, "retrieve"),
         ({"pieces.Pieces": {}, "claims": "x"}, "retrieve.claims"),
-        ({"hybrid": [{"bm25": {}}, {"pieces.Pieces": 3}]}, "retrieve.hybrid.2.pieces.Pieces"),
+        (
+            {"hybrid": [{"bm25": {}}, {"pieces.Pieces": 3}]},
+            "retrieve.hybrid.2.pieces.Pieces",
+        ),
     ],
 )
 def test_what_is_wrong_is_found_when_it_is_read(pieces: Any, retrieve: Any, key: str) -> None:
     with pytest.raises(ConfigError) as error:
-        make_system("A", {"retrieve": retrieve})
-    assert error.value.key == "A" and error.value.reason.startswith(f"{key}: ")
+        retrieving(retrieve)
+    assert error.value.key == "A"
+    assert error.value.reason.startswith(f"{key}: ")
 
 
 @pytest.mark.parametrize("what", ["index", "result", "claim", "source"])
@@ -277,9 +346,17 @@ def evaluate(tmp_path: Path) -> Callable[..., Report]:
     def run(text: str, **given: Any) -> Report:
         path = tmp_path / "systems.yaml"
         path.write_text(text, encoding="utf-8")
-        fixed: dict[str, Any] = {"dataset": "demo", "out": tmp_path / "out", "repeats": 50}
-        evaluate_table(EvaluateConfig(systems=[path], store=tmp_path / "store", **fixed, **given))
-        return Report.read(tmp_path / "out")
+        out = tmp_path / "out"
+        config = EvaluateConfig(
+            systems=[path],
+            store=tmp_path / "store",
+            dataset="demo",
+            out=out,
+            repeats=50,
+            **given,
+        )
+        evaluate_table(config)
+        return Report.read(out)
 
     return run
 
@@ -295,14 +372,22 @@ Both: {retrieve: {hybrid: [BM25, Own]}}
 def test_rows_variations_tests_and_kept_rows_of_an_evaluation(
     pieces: Any, evaluate: Callable[..., Report]
 ) -> None:
-    report = evaluate(SYSTEMS, only=["Own"], vary={"retrieve.n": [2, 3]})
+    vary = {"retrieve.n": [2, 3]}
+    report = evaluate(SYSTEMS, only=["Own"], vary=vary)
     rows = report.systems
-    assert [*rows] == ["Own.original", "Own retrieve.n=2.original", "Own retrieve.n=3.original"]
+    assert [*rows] == [
+        "Own.original",
+        "Own retrieve.n=2.original",
+        "Own retrieve.n=3.original",
+    ]
     own, two, three = rows.values()
     assert own.languages == three.languages != two.languages
     pieces.indexed.clear()
     report = evaluate(SYSTEMS)
-    pairs = {(c.system, c.baseline) for test in report.tests for c in test.comparisons}
+    pairs = set()
+    for test in report.tests:
+        for comparison in test.comparisons:
+            pairs.add((comparison.system, comparison.baseline))
     assert ("Own.original", "BM25.original") in pairs
     assert ("Both.original", "Own.original") in pairs
     assert pieces.indexed == []  # its runs are in the store
@@ -315,15 +400,21 @@ def test_rows_variations_tests_and_kept_rows_of_an_evaluation(
 
 
 def test_a_hybrid_with_it_is_put_on_a_checkpoint(pieces: Any, tmp_path: Path) -> None:
-    retrieve = {"hybrid": [{"pieces.Pieces": {"n": 2}}, {"dense": "checkpoint"}]}
-    system = make_system("Both", {"retrieve": retrieve})
+    parts = [
+        {"pieces.Pieces": {"n": 2}},
+        {"dense": "checkpoint"},
+    ]
+    system = retrieving({"hybrid": parts}, "Both")
     placed = system.on_checkpoint("some/folder", name="epoch-1")
     first: Any = placed.first
-    assert placed.name == "epoch-1+Both" and placed.reason_not_to_run is None
+    assert placed.name == "epoch-1+Both"
+    assert placed.reason_not_to_run is None
     sparse, dense = first.parts
-    assert sparse == system.first.parts[0] and dense.main_model.name == "some/folder"
+    assert sparse == system.first.parts[0]
+    assert dense.main_model.name == "some/folder"
+    without_a_model = retrieving({"pieces.Pieces": {}}, "Own")
     with pytest.raises(ConfigError):
-        make_system("Own", {"retrieve": {"pieces.Pieces": {}}}).on_checkpoint("some/folder")
+        without_a_model.on_checkpoint("some/folder")
 
 
 def test_its_model_may_have_been_trained_on_claims(pieces: Any) -> None:
@@ -331,14 +422,15 @@ def test_its_model_may_have_been_trained_on_claims(pieces: Any) -> None:
     text = RETRIEVER.replace("    n: int = 3", "    n: int = 3\n    model: str = 'org/trained'")
     path.write_text(text, encoding="utf-8")
     del sys.modules["pieces"]
-    system = make_system("Own", {"retrieve": {"pieces.Pieces": {}}})
+    system = retrieving({"pieces.Pieces": {}}, "Own")
     assert system.models() == ["org/trained"]
 
 
 def test_code_of_parts_of_ones_own_is_named_and_that_of_the_package_is_not(pieces: Any) -> None:
     hybrid = {"hybrid": [{"pieces.Pieces": {}}, {"bm25": {}}]}
-    system = make_system("A", {"retrieve": hybrid, "stages": [{"rerank": "max_sim", "model": "m"}]})
+    ours = {"rerank": "max_sim", "model": "m"}
+    system = make_system("A", {"retrieve": hybrid, "stages": [ours]})
     assert [*system.own_code()] == ["pieces.Pieces"]
-    stage = {"rerank": "tests.systems.test_system.Same"}
-    system = make_system("A", {"retrieve": {"bm25": {}}, "stages": [stage]})
+    own = {"rerank": "tests.systems.test_system.Same"}
+    system = make_system("A", {"retrieve": {"bm25": {}}, "stages": [own]})
     assert [*system.own_code()] == ["tests.systems.test_system.Same"]

@@ -20,7 +20,14 @@ from claim2source.systems.runtime import SystemRuntime
 from claim2source.systems.stages import StageResult, apply_stage
 from tests.refusals import refused
 
-CLAIMS = [Claim(id, id) for id in ("wide", "edge", "near", "flat", "one", "none")]
+CLAIMS = [
+    Claim("wide", "wide"),
+    Claim("edge", "edge"),
+    Claim("near", "near"),
+    Claim("flat", "flat"),
+    Claim("one", "one"),
+    Claim("none", "none"),
+]
 SOURCES = [Source(letter, title=letter) for letter in "abc"]
 # Margins by hand: 3/4, 1/5, 1/8, all equal, and nothing to choose.
 SCORES = {
@@ -31,7 +38,8 @@ SCORES = {
     "one": (4.0,),
     "none": (),
 }
-RUN = Run.from_lists({claim: list(zip("abc", s, strict=False)) for claim, s in SCORES.items()})
+LISTS = {claim: list(zip("abc", scores, strict=False)) for claim, scores in SCORES.items()}
+RUN = Run.from_lists(LISTS)
 ASKED: list[list[str]] = []
 
 
@@ -47,42 +55,65 @@ class Last:
         return {"prompt": 1}
 
     def apply(self, claims: Any, sources: Any, run: Run) -> Result:
-        ASKED.append([claim.id for claim in claims])
-        assert [*run.claim_ids] == ASKED[-1] and len(sources) == 3
-        ids = {claim.id: run.sources(claim.id) for claim in claims}
-        lists = {c: [(s, -i) for i, s in enumerate([*s[-1:], *s[:-1]])] for c, s in ids.items()}
-        failures = tuple(Failure(claim.id, self.reason) for claim in claims if self.reason)
-        return Result(Run.from_lists(lists), failures=failures)
+        asked = [claim.id for claim in claims]
+        ASKED.append(asked)
+        assert [*run.claim_ids] == asked
+        assert len(sources) == 3
+        lists = {}
+        failures = []
+        for claim in claims:
+            ids = run.sources(claim.id)
+            moved = [*ids[-1:], *ids[:-1]]
+            lists[claim.id] = [(source, -i) for i, source in enumerate(moved)]
+            if self.reason:
+                failures.append(Failure(claim.id, self.reason))
+        reranked = Run.from_lists(lists)
+        return Result(reranked, failures=tuple(failures))
 
 
 def test_margins_are_shares_of_the_lists_range() -> None:
     margins = [top_margin(RUN, claim.id) for claim in CLAIMS]
-    assert margins == pytest.approx([0.75, 0.2, 0.125, 0.0, 1.0, 1.0])
+    expected = [0.75, 0.2, 0.125, 0.0, 1.0, 1.0]
+    assert margins == pytest.approx(expected)
 
 
 def test_only_claims_in_doubt_are_asked_and_the_others_keep_their_ranking(tmp_path: Path) -> None:
     ASKED.clear()
-    read = read_stage({"verify": f"{__name__}.Last", "when": {"margin_below": 0.2}})
-    assert read.name == f"verify {__name__}.Last" and read.depth == 3
-    first, runtime = [StageResult("first", Result(RUN))], SystemRuntime(Store(tmp_path))
+    stage = f"{__name__}.Last"
+    when = {"margin_below": 0.2}
+    read = read_stage({"verify": stage, "when": when})
+    assert read.name == f"verify {stage}"
+    assert read.depth == 3
+    first = [StageResult("first", Result(RUN))]
+    runtime = SystemRuntime(Store(tmp_path))
     result = read.apply(CLAIMS, SOURCES, first, runtime)
     # A margin at the limit is not in doubt, and equal scores are.
-    assert ASKED == [["near", "flat"]] and share_asked(result) == pytest.approx(2 / 6)
+    assert ASKED == [["near", "flat"]]
+    assert share_asked(result) == pytest.approx(2 / 6)
     assert result.run.claim_ids == RUN.claim_ids
     for claim in CLAIMS:
-        before = RUN.scored(claim.id)
+        before = list(RUN.scored(claim.id).items())
+        after = list(result.scored(claim.id).items())
         is_asked = claim.id in ASKED[0]
-        assert (list(result.scored(claim.id).items()) == list(before.items())) != is_asked
-    assert result.sources("near") == ["c", "a", "b"] and result.sources("flat")[0] == "a"
+        assert (after == before) != is_asked
+    assert result.sources("near") == ["c", "a", "b"]
+    assert result.sources("flat")[0] == "a"
     assert result.notes["wide"] == "ranking kept: a margin of 0.750"
     assert result.cost.items == 2
+
     # Read from the store, with the same stage behind another condition for the same claims.
     wider = replace(read, when=WhenConfig(0.15))
     rerun = wider.apply(CLAIMS, SOURCES, first, runtime)
-    assert rerun.stored and rerun.sources("near") == result.sources("near") and len(ASKED) == 1
+    assert rerun.stored
+    assert rerun.sources("near") == result.sources("near")
+    assert len(ASKED) == 1
+
     # Without doubts no request is sent.
-    sure = replace(read, when=WhenConfig(0.0)).apply(CLAIMS, SOURCES, first, SystemRuntime())
-    assert [*sure.run] == [*RUN] and share_asked(sure) == 0 and len(ASKED) == 1
+    never = replace(read, when=WhenConfig(0.0))
+    sure = never.apply(CLAIMS, SOURCES, first, SystemRuntime())
+    assert [*sure.run] == [*RUN]
+    assert share_asked(sure) == 0
+    assert len(ASKED) == 1
 
 
 def test_claims_are_asked_about_where_the_stage_before_changed_their_first_source() -> None:
@@ -99,12 +130,16 @@ def test_claims_are_asked_about_where_the_stage_before_changed_their_first_sourc
     def ids_asked(**when: Any) -> list[str]:
         ASKED.clear()
         stage = read_stage({"verify": f"{__name__}.Last", "when": when})
-        before = [StageResult("first", Result(earlier)), StageResult("second", Result(RUN))]
+        before = [
+            StageResult("first", Result(earlier)),
+            StageResult("second", Result(RUN)),
+        ]
         stage.apply(CLAIMS, SOURCES, before, SystemRuntime())
         return [claim for part in ASKED for claim in part]
 
     assert ids_asked(disagree=True) == ["edge"]
-    assert ids_asked(disagree=True, margin_below=0.2) == ["edge", "near", "flat"]
+    in_doubt_too = ids_asked(disagree=True, margin_below=0.2)
+    assert in_doubt_too == ["edge", "near", "flat"]
 
 
 @pytest.mark.parametrize(
@@ -118,10 +153,12 @@ def test_claims_are_asked_about_where_the_stage_before_changed_their_first_sourc
 def test_a_condition_is_checked_when_it_is_read(when: Any, facts: tuple[str, ...]) -> None:
     stage = {"verify": f"{__name__}.Last"}
     system = {"retrieve": {"bm25": {}}}
+    conditional = {**stage, "when": when}
     with refused(ConfigError, *facts):
-        make_system("A", {**system, "stages": [stage, {**stage, "when": when}]})
+        make_system("A", {**system, "stages": [stage, conditional]})
+    without_a_stage_before = {**stage, "when": {"disagree": True}}
     with refused(ConfigError, "stages.1.when.disagree: "):
-        make_system("A", {**system, "stages": [{**stage, "when": {"disagree": True}}]})
+        make_system("A", {**system, "stages": [without_a_stage_before]})
 
 
 def test_what_a_server_has_not_answered_is_not_kept_as_done(tmp_path: Path) -> None:
@@ -134,14 +171,20 @@ def test_what_a_server_has_not_answered_is_not_kept_as_done(tmp_path: Path) -> N
         stage = Last(reason)
         first = apply_stage(stage, CLAIMS, SOURCES, Result(RUN), store)
         second = apply_stage(stage, CLAIMS, SOURCES, Result(RUN), store)
-        assert (first.stored, second.stored) == (False, keeps), reason
+        assert first.stored is False, reason
+        assert second.stored is keeps, reason
 
 
 def test_the_identity_of_any_stage_is_in_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store(tmp_path)
-    apply_stage(Last(), CLAIMS, SOURCES, Result(RUN), store)
-    assert apply_stage(Last(), CLAIMS, SOURCES, Result(RUN), store).stored
+
+    def is_stored() -> bool:
+        result = apply_stage(Last(), CLAIMS, SOURCES, Result(RUN), store)
+        return result.stored
+
+    is_stored()
+    assert is_stored()
     monkeypatch.setattr(Last, "identity", {"prompt": 2})
-    assert not apply_stage(Last(), CLAIMS, SOURCES, Result(RUN), store).stored
+    assert not is_stored()

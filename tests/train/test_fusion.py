@@ -55,17 +55,20 @@ Tuned: {retrieve: {bm25: {k1: fit}}}
 @pytest.fixture
 def base_arguments(tmp_path: Path) -> list[str]:
     """The arguments of a run without an encoder; the sources have no abstracts."""
-    splits = [
-        replace(split, sources=tuple(replace(source, abstract="") for source in split.sources))
-        for split in small_splits()
-    ]
-    write_beir(splits, tmp_path / "data")
-    (tmp_path / "views.yaml").write_text(VIEWS)
-    (tmp_path / "systems.yaml").write_text(SYSTEMS)
+    splits = []
+    for split in small_splits():
+        sources = tuple(replace(source, abstract="") for source in split.sources)
+        splits.append(replace(split, sources=sources))
+    data = tmp_path / "data"
+    views = tmp_path / "views.yaml"
+    systems = tmp_path / "systems.yaml"
+    write_beir(splits, data)
+    views.write_text(VIEWS)
+    systems.write_text(SYSTEMS)
     return [
-        f"--views={tmp_path / 'views.yaml'}",
-        f"--files={tmp_path / 'systems.yaml'}",
-        f"--dataset={tmp_path / 'data'}",
+        f"--views={views}",
+        f"--files={systems}",
+        f"--dataset={data}",
         f"--out={tmp_path / 'out'}",
         "--repeats=50",
         "--depth=12",
@@ -76,51 +79,68 @@ def test_the_written_fusion_is_what_was_reported(
     base_arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main([*base_arguments, "--system=BM25", "--against=Tuned"])
-    out, output = tmp_path / "out", capsys.readouterr().out
-    fusion = LearnedFusion.read(out / "fusion.json")
-    train, dev = (load(str(tmp_path / "data"), split) for split in ("train", "dev"))
-    assert fusion.fitted.data_sha256 == train.fingerprint
-    assert (fusion.fitted.split, fusion.fitted.candidates, fusion.fitted.depth) == ("train", "BM25", 12)  # fmt: skip
+    out = tmp_path / "out"
+    output = capsys.readouterr().out
+    fusion_file = out / "fusion.json"
+    fusion = LearnedFusion.read(fusion_file)
+    data = str(tmp_path / "data")
+    train = load(data, "train")
+    dev = load(data, "dev")
+    fitted = fusion.fitted
+    assert fitted.data_sha256 == train.fingerprint
+    assert fitted.split == "train"
+    assert fitted.candidates == "BM25"
+    assert fitted.depth == 12
     names = [view.name for view in fusion.views]
-    assert names[:2] == ["bm25", "title"] and "abstract" not in names
+    assert names[:2] == ["bm25", "title"]
+    assert "abstract" not in names
     report = json.loads((out / "report.json").read_text())
     assert list(report["systems"]) == ["first stage", "Tuned", "learned"]
     learned = report["systems"]["learned"]
     (choice,) = [row for row in learned["choices"] if row["what"] == "learned fusion"]
-    assert choice["settings"]["views"] == ", ".join(names) and choice["split"] == "train"
+    assert choice["settings"]["views"] == ", ".join(names)
+    assert choice["split"] == "train"
     assert learned["settings"]["weights"].keys() == set(names)
+
     # The stage ranks the candidates as in the report.
     before = read_run(out / "runs" / "first-stage" / "en.trec").run
     after = read_run(out / "runs" / "learned" / "en.trec").run
     english = [claim for claim in dev.claims if claim.lang == "en"]
-    stage = Learned(file=str(out / "fusion.json"), depth=12)
+    stage = Learned(file=str(fusion_file), depth=12)
     reranked = stage.apply(english, dev.sources, before).run
-    assert [reranked.sources(c.id) for c in english] == [after.sources(c.id) for c in english]
-    assert "raw two: bm25, title" in output and "Left out" in output
+    for claim in english:
+        assert reranked.sources(claim.id) == after.sources(claim.id)
+    assert "raw two: bm25, title" in output
+    assert "Left out" in output
+
     # A separate system, read from YAML, ranks the same.
-    (tmp_path / "own.yaml").write_text(
+    own_file = tmp_path / "own.yaml"
+    own_file.write_text(
         "retrieve: {bm25: {k1: 1.2}}\n"
-        f"stages: [{{rerank: learned, file: {out / 'fusion.json'}, depth: 12}}]\n"
+        f"stages: [{{rerank: learned, file: {fusion_file}, depth: 12}}]\n"
     )
-    own = read_systems([tmp_path / "own.yaml"])["own"]
-    settings = RunSettings(str(tmp_path / "data"))
+    own = read_systems([own_file])["own"]
+    settings = RunSettings(data)
     ranking = SystemRunner(dev, settings).run(own).result.run
-    assert [ranking.sources(c.id, 12) for c in english] == [after.sources(c.id) for c in english]
+    for claim in english:
+        assert ranking.sources(claim.id, 12) == after.sources(claim.id)
+
     # Fitted for that system, its candidates are those before the learned stage.
     runner = SystemRunner(dev, replace(settings, depth=12))
     lists = runner.run(without_learned(own)).result.run
-    assert [lists.sources(c.id, 12) for c in english] == [before.sources(c.id) for c in english]
+    for claim in english:
+        assert lists.sources(claim.id, 12) == before.sources(claim.id)
 
 
-def test_over_a_trained_encoder_is_fitted_on_what_it_held_out(
-    base_arguments: list[str], tmp_path: Path, save_tiny: Callable[..., Path]
-) -> None:
-    """A learned fusion of its scores, whatever else is among the views, and a hybrid with it."""
-    data = str(tmp_path / "data")
-    train, dev = load(data, "train"), load(data, "dev")
-    _, val = carve_val(train, 0.4, 5)
-    export = save_tiny(tmp_path / "export")
-    record = DataRecord(data, "train", 0.4, 5, val_sha256=val.fingerprint)
+def declare_trained(export: Path, data: str, val: Dataset) -> None:
+    """Write to an export that it was trained on a data set, and held out val."""
+    record = DataRecord(
+        data,
+        "train",
+        0.4,
+        5,
+        val_sha256=val.fingerprint,
+    )
     encoder = EncoderSettings(pooling="mean", max_length=32)
     manifest = Manifest(
         base=Base("b", None, "0"),
@@ -130,51 +150,127 @@ def test_over_a_trained_encoder_is_fitted_on_what_it_held_out(
         data=record,
     )
     manifest.write_export(export)
+
+
+def require_no_nearness(
+    train: Dataset,
+    dev: Dataset,
+    folder: Path,
+    near: ViewConfig,
+    system: System,
+    scorer: Scorer,
+) -> None:
+    """Require that claims alone in their papers know no other of them."""
+    write_beir([train, dev], folder)
+    posts = KnownPosts(str(folder))
+    known = {
+        "bm25": ViewConfig(),
+        "posts": replace(near, posts=posts),
+    }
+    settings = RunSettings(str(folder), depth=36)
+    runner = SystemRunner(dev, settings)
+    fitting = gather(known, system, None, runner, scorer)
+    assert fitting.data.claims == train.claims
+    assert not nearness_of_golds(fitting).any()
+
+
+def require_declared_weights(
+    train: Dataset,
+    dev: Dataset,
+    folder: Path,
+    system: System,
+    scorer: Scorer,
+) -> None:
+    """Require that claims whose paper has another claim weigh as much as is declared."""
+    write_beir([train, dev], folder)
+    settings = RunSettings(str(folder), depth=36)
+    runner = SystemRunner(dev, settings)
+    of_shared_papers = claims_of_shared_papers(train)
+    words = {
+        "bm25": ViewConfig(),
+        "title": ViewConfig(part="title"),
+    }
+    for expected, weight in ((None, 24 / 36), (0.25, 0.25), (0.0, 0.0)):
+        fitting = gather(words, system, None, runner, scorer, 5, expected)
+        weighing = fitting.weighing
+        shared = [claim_id in of_shared_papers for claim_id in weighing.claim_ids]
+        assert sum(shared) == 24
+        weights = weighing.weights[shared]
+        assert weights.sum() == pytest.approx(weight)
+
+
+def test_over_a_trained_encoder_is_fitted_on_what_it_held_out(
+    base_arguments: list[str], tmp_path: Path, save_tiny: Callable[..., Path]
+) -> None:
+    """A learned fusion of its scores, whatever else is among the views, and a hybrid with it."""
+    data = str(tmp_path / "data")
+    train = load(data, "train")
+    dev = load(data, "dev")
+    _, val = carve_val(train, 0.4, 5)
+    export = save_tiny(tmp_path / "export")
+    declare_trained(export, data, val)
     model = ModelConfig(str(export), pooling="mean", max_length=32)
-    spec = replace(model, name=str(save_tiny(tmp_path / "plain")))
-    views = {kind: ViewConfig(score=kind, model=model) for kind in ("cosine", "best_sentence")}
-    views |= {"bm25": ViewConfig(), "plain": ViewConfig(score="cosine", model=spec)}
-    bm25, dense = Retrieval(BM25()), Retrieval(Dense(model, sources="title_abstract"))
+    untrained = save_tiny(tmp_path / "plain")
+    spec = replace(model, name=str(untrained))
+    views = {
+        "cosine": ViewConfig(score="cosine", model=model),
+        "best_sentence": ViewConfig(score="best_sentence", model=model),
+        "bm25": ViewConfig(),
+        "plain": ViewConfig(score="cosine", model=spec),
+    }
+    bm25 = Retrieval(BM25())
+    dense = Retrieval(Dense(model, sources="title_abstract"))
     hybrid = Retrieval(Hybrid(bm25, dense, fits=True))
-    systems = {"S": System("S", bm25), "H": System("H", hybrid)}
+    systems = {
+        "S": System("S", bm25),
+        "H": System("H", hybrid),
+    }
     settings = RunSettings(data)
 
     def claims_for(kinds: str, system: str, settings: RunSettings = settings) -> Dataset:
         views_chosen = {kind: views[kind] for kind in kinds.split()}
-        return known_claims(views_chosen, systems[system], SystemRunner(dev, settings).held_out).val
+        runner = SystemRunner(dev, settings)
+        known = known_claims(views_chosen, systems[system], runner.held_out)
+        return known.val
 
     for kinds in ("bm25 cosine", "bm25 best_sentence", "plain cosine", "cosine plain"):
         assert claims_for(kinds, "S") == val
     # A trained encoder's candidates are not new either; an untrained encoder has seen no claim.
-    assert claims_for("bm25 plain", "H") == val and claims_for("bm25 plain", "S") == train
+    assert claims_for("bm25 plain", "H") == val
+    assert claims_for("bm25 plain", "S") == train
+    on_train = replace(settings, choosing=ChoosingOn(val="train"))
     with refused(UserError, "`carved`"):
-        claims_for("cosine", "S", replace(settings, choosing=ChoosingOn(val="train")))
+        claims_for("cosine", "S", on_train)
+
     # Claims that were held out are known posts of none: of their papers others may be held out too.
-    near = ViewConfig(score="posts", model=ModelConfig(max_length=32), posts=KnownPosts(data))
+    near = ViewConfig(
+        score="posts",
+        model=ModelConfig(max_length=32),
+        posts=KnownPosts(data),
+    )
     known = {"bm25": ViewConfig(), "posts": near}
-    runner, scorer = SystemRunner(dev, replace(settings, depth=36)), Scorer(dev.sources)
-    fitting = gather({**known, "cosine": views["cosine"]}, systems["S"], None, runner, scorer)
-    assert fitting.data.claims == val.claims and not nearness_of_golds(fitting).any()
+    runner = SystemRunner(dev, replace(settings, depth=36))
+    scorer = Scorer(dev.sources)
+    with_cosine = {**known, "cosine": views["cosine"]}
+    fitting = gather(with_cosine, systems["S"], None, runner, scorer)
+    assert fitting.data.claims == val.claims
+    assert not nearness_of_golds(fitting).any()
+
     # Claims of all of train know the others of their papers; alone in its paper, none.
     fitting = gather(known, systems["S"], None, runner, scorer)
-    assert fitting.data.claims == train.claims and nearness_of_golds(fitting).any()
+    assert fitting.data.claims == train.claims
+    assert nearness_of_golds(fitting).any()
     first = train.with_claims(train.claims[:24])
-    write_beir([first, dev], tmp_path / "first")
-    known["posts"] = replace(near, posts=KnownPosts(str(tmp_path / "first")))
-    runner = SystemRunner(dev, RunSettings(str(tmp_path / "first"), depth=36))
-    fitting = gather(known, systems["S"], None, runner, scorer)
-    assert fitting.data.claims == first.claims and not nearness_of_golds(fitting).any()
+    require_no_nearness(first, dev, tmp_path / "first", near, systems["S"], scorer)
+
     # A declared share weighs claims whose paper has another claim.
     some = train.with_claims(train.claims[:36])
-    write_beir([some, dev], tmp_path / "some")
-    runner = SystemRunner(dev, RunSettings(str(tmp_path / "some"), depth=36))
-    for expected, weight in ((None, 24 / 36), (0.25, 0.25), (0.0, 0.0)):
-        words = {"bm25": ViewConfig(), "title": ViewConfig(part="title")}
-        weighing = gather(words, systems["S"], None, runner, scorer, 5, expected).weighing
-        shared = [claim_id in claims_of_shared_papers(some) for claim_id in weighing.claim_ids]
-        assert sum(shared) == 24 and weighing.weights[shared].sum() == pytest.approx(weight)
+    require_declared_weights(some, dev, tmp_path / "some", systems["S"], scorer)
+
     (choice,) = SystemRunner(dev, settings).run(systems["H"]).choices
-    assert (choice.split, choice.claims) == ("val", len(val.claims)) and not choice.note
+    assert choice.split == "val"
+    assert choice.claims == len(val.claims)
+    assert not choice.note
 
 
 def test_known_posts_of_the_reported_split_are_refused(
@@ -185,28 +281,44 @@ def test_known_posts_of_the_reported_split_are_refused(
     (tmp_path / "views.yaml").write_text(f"{VIEWS}near: {{score: posts, posts: {posts}}}\n")
     with refused(ConfigError) as error:
         main([*base_arguments, "--system=BM25"])
-    assert error.value.key == "near.posts.split" and not (tmp_path / "out").exists()
+    assert error.value.key == "near.posts.split"
+    assert not (tmp_path / "out").exists()
 
 
 def nearness_of_golds(fitting: Fitting) -> np.ndarray:
     """The view `posts` of every claim's gold among its candidates; 0 if it is 0 for all."""
     if "posts" in fitting.constant:
         return np.zeros(1)
-    column = fitting.lists.features[:, :, fitting.names.index("posts")]
+    posts = fitting.names.index("posts")
+    column = fitting.lists.features[:, :, posts]
     return column[fitting.lists.gold]
 
 
 def test_the_shipped_views_are_read_with_the_encoder_that_is_given() -> None:
-    folder, spec = REPOSITORY / "configs" / "fusion", ModelConfig("checkpoints/a")
-    untrained = ModelConfig(name="sentence-transformers/all-MiniLM-L6-v2", max_length=256)
-    before = {"cosine": spec, "cosine_title": spec, "best_sentence": spec}
-    tuned = {"cosine": spec, "best_sentence": spec}
-    tuned |= {"cosine_untrained": untrained, "best_sentence_untrained": untrained}
+    folder = REPOSITORY / "configs" / "fusion"
+    spec = ModelConfig("checkpoints/a")
+    untrained = ModelConfig(
+        name="sentence-transformers/all-MiniLM-L6-v2",
+        max_length=256,
+    )
+    before = {
+        "cosine": spec,
+        "cosine_title": spec,
+        "best_sentence": spec,
+    }
+    tuned = {
+        "cosine": spec,
+        "best_sentence": spec,
+        "cosine_untrained": untrained,
+        "best_sentence_untrained": untrained,
+    }
     for file, expected in (("views.yaml", before), ("tuned.yaml", tuned)):
         views = read_views(folder / file, "checkpoints/a")
-        assert {name: view.model for name, view in views.items() if view.encodes} == expected
+        models = {name: view.model for name, view in views.items() if view.encodes}
+        assert models == expected
         assert list(views)[:2] == ["bm25", "cosine"]
-        assert len({replace(view, bm25=BM25()) for view in views.values()}) == len(views)
+        different = {replace(view, bm25=BM25()) for view in views.values()}
+        assert len(different) == len(views)
 
 
 @pytest.mark.parametrize(
@@ -227,50 +339,63 @@ def test_bad_arguments_are_one_line_and_leave_nothing(
 
 @pytest.mark.slow
 def test_a_checkpoints_fusion_is_one_command(setup: tuple[Path, Path], tmp_path: Path) -> None:
-    data, run = setup[1], tmp_path / "run"
-    finetune(small_config(*setup, run, optimisation__epochs=1, choose="last"))
-    (tmp_path / "views.yaml").write_text(
+    _, data = setup
+    run = tmp_path / "run"
+    out = tmp_path / "out"
+    config = small_config(*setup, run, optimisation__epochs=1, choose="last")
+    finetune(config)
+    views = tmp_path / "views.yaml"
+    views.write_text(
         "bm25: {claims: bilingual}\ncosine: {score: cosine}\ntitle: {score: cosine, part: title}\n"
     )
-    (tmp_path / "systems.yaml").write_text(
-        "H: {retrieve: {hybrid: [{bm25: {k1: 1.2}}, {dense: checkpoint}]}}\n"
-    )
+    systems = tmp_path / "systems.yaml"
+    systems.write_text("H: {retrieve: {hybrid: [{bm25: {k1: 1.2}}, {dense: checkpoint}]}}\n")
     main(
         [
-            f"--views={tmp_path / 'views.yaml'}",
-            f"--files={tmp_path / 'systems.yaml'}",
+            f"--views={views}",
+            f"--files={systems}",
             "--system=H",
             f"--checkpoint={run}",
             f"--dataset={data}",
-            f"--out={tmp_path / 'out'}",
+            f"--out={out}",
             "--repeats=20",
             "--depth=10",
             "--folds=2",
         ]
     )
-    raw: dict[str, Any] = json.loads((tmp_path / "out" / "fusion.json").read_text())
+    raw: dict[str, Any] = json.loads((out / "fusion.json").read_text())
     models = {row["name"]: row["view"]["model"] for row in raw["views"]}
-    assert models["bm25"] is None and models["cosine"]["name"] == str(run)
-    val = Manifest.read(run / "checkpoints" / "epoch-1").data.val_sha256
-    assert raw["fitted"]["data_sha256"] == val and "val" in raw["fitted"]["held_out"]
-    table = json.loads((tmp_path / "out" / "report.json").read_text())["systems"]
-    assert np.isfinite(table["learned"]["macro"]["mrr@5"])
+    assert models["bm25"] is None
+    assert models["cosine"]["name"] == str(run)
+    manifest = Manifest.read(run / "checkpoints" / "epoch-1")
+    fitted = raw["fitted"]
+    assert fitted["data_sha256"] == manifest.data.val_sha256
+    assert "val" in fitted["held_out"]
+    report = json.loads((out / "report.json").read_text())
+    learned = report["systems"]["learned"]
+    assert np.isfinite(learned["macro"]["mrr@5"])
 
 
 def test_the_rankers_are_compared_as_systems_are() -> None:
     _, dev = small_splits()[:2]
     claims = judged_claims(dev.qrels)
-    values = np.random.default_rng(0).choice([0.0, 0.5, 1.0], size=(2, len(claims)))
+    generator = np.random.default_rng(0)
+    values = generator.choice([0.0, 0.5, 1.0], size=(2, len(claims)))
+    first, second = values
     scores = {
-        name: Scores(claims, {"mrr@5": row})
-        for name, row in zip(("first stage", "all"), values, strict=True)
+        "first stage": Scores(claims, {"mrr@5": first}),
+        "all": Scores(claims, {"mrr@5": second}),
     }
     compared = ScoredRuns(dev, "mrr@5", "first stage", {}, scores)
-    groups, strata = gold_groups(dev.qrels, claims), language_strata(dev.claims, claims)
-    tests = paired_randomisations(values[1:] - values[:1], groups, strata, 300, 5)
+    groups = gold_groups(dev.qrels, claims)
+    strata = language_strata(dev.claims, claims)
+    differences = values[1:] - values[:1]
+    tests = paired_randomisations(differences, groups, strata, 300, 5)
     cells = difference_cells(compared, 300, 5)
     assert list(cells) == ["all"]
-    assert cells["all"].startswith(f"{tests.differences[0]:+.4f} (")
-    assert cells["all"].endswith(f"; p {tests.p_values[0]:.4f})")
-    mean = compared.bounds(300, 5)["macro"]["all"].value
+    cell = cells["all"]
+    assert cell.startswith(f"{tests.differences[0]:+.4f} (")
+    assert cell.endswith(f"; p {tests.p_values[0]:.4f})")
+    bounds = compared.bounds(300, 5)["macro"]
+    mean = bounds["all"].value
     assert mean == pytest.approx(compared.macro["all"])

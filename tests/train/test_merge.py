@@ -40,15 +40,27 @@ class Made(dict[str, Path]):
         super().__init__(data=data, model=model)
 
     def __missing__(self, kind: str) -> Path:
-        extra: dict[str, Any] = {"optimisation__epochs": 2, "optimisation__learning_rate": 5e-3}
-        out = self[kind] = self.folder / kind
-        finetune(small_config(self["model"], self["data"], out, tuning=kind, **extra))
+        extra: dict[str, Any] = {
+            "optimisation__epochs": 2,
+            "optimisation__learning_rate": 5e-3,
+        }
+        out = self.folder / kind
+        self[kind] = out
+        config = small_config(
+            self["model"],
+            self["data"],
+            out,
+            tuning=kind,
+            **extra,
+        )
+        finetune(config)
         return out
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return Made(tmp_path_factory.mktemp("runs"))
+    folder = tmp_path_factory.mktemp("runs")
+    return Made(folder)
 
 
 @pytest.fixture(params=["lora", pytest.param("full", marks=pytest.mark.slow)])
@@ -58,18 +70,34 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 def epoch(runs: Runs, kind: str, number: int = 2) -> Path:
-    return runs[kind] / "checkpoints" / f"epoch-{number}"
+    checkpoints = runs[kind] / "checkpoints"
+    return checkpoints / f"epoch-{number}"
 
 
 def merge(out: Path, *words: object) -> dict[str, Any]:
-    main([*map(str, words), f"--out={out}"])
+    arguments = [*map(str, words), f"--out={out}"]
+    main(arguments)
     report = out / "report.json"
-    return json.loads(report.read_text("utf-8")) if report.is_file() else {}
+    if not report.is_file():
+        return {}
+    return json.loads(report.read_text("utf-8"))
 
 
 def read(folder: Path, checkpoints: Sequence[Path], *words: str) -> MergeConfig:
-    argv = ["--checkpoints", *map(str, checkpoints), f"--out={folder / 'out'}", *words]
+    argv = [
+        "--checkpoints",
+        *map(str, checkpoints),
+        f"--out={folder / 'out'}",
+        *words,
+    ]
     return read_config(MergeConfig, argv, program="t", description="t")
+
+
+def exported_record(folder: Path) -> dict[str, Any]:
+    """Read what an export says of itself."""
+    text = (folder / "claim2source.json").read_text()
+    record: dict[str, Any] = json.loads(text)
+    return record
 
 
 def near(table: Any) -> Any:
@@ -77,8 +105,12 @@ def near(table: Any) -> Any:
 
 
 def hashes(*folders: Path) -> dict[Path, str]:
-    files = (path for folder in folders for path in folder.rglob("*") if path.is_file())
-    return {path: file_hash(path) for path in files}
+    found: dict[Path, str] = {}
+    for folder in folders:
+        for path in folder.rglob("*"):
+            if path.is_file():
+                found[path] = file_hash(path)
+    return found
 
 
 def test_of_several_scales_the_chosen_one_is_exported_and_reported(
@@ -86,48 +118,81 @@ def test_of_several_scales_the_chosen_one_is_exported_and_reported(
 ) -> None:
     """The curve and the report equal those of each scale alone; the run and its base stay."""
     before = hashes(runs[kind], runs["model"])
-    point, out = epoch(runs, kind), tmp_path / "out"
+    point = epoch(runs, kind)
+    out = tmp_path / "out"
     # Without a data set it is the manifest's.
-    report = merge(out, "--checkpoints", point, "--scales", 1, 0.5, 0, 0.5)
+    scales = (1, 0.5, 0, 0.5)
+    report = merge(out, "--checkpoints", point, "--scales", *scales)
     output = capsys.readouterr().out
     dev = load(runs["data"], "dev")
-    val = carve_val(load(runs["data"], "train"), 0.2, 13)[1]
+    train = load(runs["data"], "train")
+    _, val = carve_val(train, 0.2, 13)
     rendering = Manifest.read(point).rendering
-    (choice,) = report["systems"][PICKED]["choices"]
-    curve = {trial["settings"]["scale"]: trial["scores"] for trial in choice["tried"]}
-    assert list(curve) == [0.0, 0.5, 1.0] and curve[0.0] != curve[1.0]
-    assert (choice["what"], choice["split"], choice["claims"]) == ("scale", "val", len(val.claims))
+    picked = report["systems"][PICKED]
+    (choice,) = picked["choices"]
+    curve = {}
+    for trial in choice["tried"]:
+        scale = trial["settings"]["scale"]
+        curve[scale] = trial["scores"]
+    assert list(curve) == [0.0, 0.5, 1.0]
+    assert curve[0.0] != curve[1.0]
+    assert choice["what"] == "scale"
+    assert choice["split"] == "val"
+    assert choice["claims"] == len(val.claims)
+
     scaled = ScaledCheckpoint(point, "cpu")
     for scale, found in curve.items():
         scaled.set(scale)
-        assert found == near(score_encoder(scaled.encoder, val, rendering, PLAIN).report.table)
-    for name, folder in (("scale 0", "epoch-0"), ("scale 1", "epoch-2")):
-        encoder = resolve(runs[kind] / "checkpoints" / folder, "cpu").encoder
+        by_hand = score_encoder(scaled.encoder, val, rendering, PLAIN)
+        assert found == near(by_hand.report.table)
+    ends = (
+        ("scale 0", "epoch-0"),
+        ("scale 1", "epoch-2"),
+    )
+    for name, folder in ends:
+        checkpoint = runs[kind] / "checkpoints" / folder
+        encoder = resolve(checkpoint, "cpu").encoder
         expected = score_encoder(encoder, dev, rendering, PLAIN).report
-        assert report["systems"][name]["languages"] == near(dict(expected.languages))
+        by_language = report["systems"][name]["languages"]
+        assert by_language == near(dict(expected.languages))
+
     # The export has the score reported for the chosen one.
     chosen = choice["settings"]["scale"]
-    assert json.loads((out / "claim2source.json").read_text())["scale"] == chosen
+    assert exported_record(out)["scale"] == chosen
     exported = resolve(out, "cpu")
     assert exported.rendering is not None
-    found = score_encoder(exported.encoder, dev, exported.rendering, PLAIN).report.languages
+    scored = score_encoder(exported.encoder, dev, exported.rendering, PLAIN)
+    found = scored.report.languages
     assert report["languages"] == near(found)
-    assert report["systems"][PICKED]["languages"] == near(found)
+    assert picked["languages"] == near(found)
     assert hashes(runs[kind], runs["model"]) == before
-    assert f"- picked: scale {chosen:g}, on {len(val.claims)} claims of val" in output
-    assert "| scale | en | de | macro | mrr@5 to choose by |" in (out / "report.md").read_text()
+
+    printed = f"- picked: scale {chosen:g}, on {len(val.claims)} claims of val"
+    assert printed in output
+    written = (out / "report.md").read_text()
+    assert "| scale | en | de | macro | mrr@5 to choose by |" in written
     assert not list(tmp_path.glob(".*"))
 
 
-def fake_scores(best_on: dict[str, Callable[[Any], bool]], seen: list[tuple[Any, str]]) -> Any:
+Rule = Callable[[Any], bool]
+
+
+def fake_scores(best_on: dict[str, Rule], seen: list[tuple[Any, str]]) -> Any:
     """Find every gold first where a split's rule says so of the encoder, else second."""
 
     def score(encoder: Any, data: Any, *_: Any, **__: Any) -> Any:
         weights = encoder.weights
-        seen.append((weights.get("scale", 0.0), data.split))
-        first = best_on[data.split](weights)
-        lists = {c.id: [*(("x", 2.0),) * (not first), (c.golds[0], 1.0)] for c in data.claims}
-        return score_result("system", Result(Run.from_lists(lists)), data, Scoring(["mrr@5"], 0))
+        scale = weights.get("scale", 0.0)
+        seen.append((scale, data.split))
+        is_first = best_on[data.split](weights)
+        above = [] if is_first else [("x", 2.0)]
+        lists = {}
+        for claim in data.claims:
+            gold = claim.golds[0]
+            lists[claim.id] = [*above, (gold, 1.0)]
+        result = Result(Run.from_lists(lists))
+        scoring = Scoring(["mrr@5"], 0)
+        return score_result("system", result, data, scoring)
 
     return score
 
@@ -137,138 +202,207 @@ def test_nothing_of_the_reported_split_reaches_the_choice(
 ) -> None:
     """Val prefers 0.25 and dev 1: 0.25 is exported, and dev is scored only at 0, 0.25 and 1."""
     seen: list[tuple[Any, str]] = []
-    rules = {name: lambda w, b=b: w.get("scale") == b for name, b in (("val", 0.25), ("dev", 1.0))}
-    monkeypatch.setattr(program, "score_encoder", fake_scores(rules, seen))
+    rules: dict[str, Rule] = {
+        "val": lambda weights: weights.get("scale") == 0.25,
+        "dev": lambda weights: weights.get("scale") == 1.0,
+    }
+    fake = fake_scores(rules, seen)
+    monkeypatch.setattr(program, "score_encoder", fake)
     scales = (0.0, 0.25, 0.5, 0.75, 1.0)
-    report = merge(tmp_path / "out", "--checkpoints", epoch(runs, "lora"), "--scales", *scales)
-    assert report["systems"][PICKED]["choices"][0]["settings"] == {"scale": 0.25}
+    out = tmp_path / "out"
+    point = epoch(runs, "lora")
+    report = merge(out, "--checkpoints", point, "--scales", *scales)
+    choices = report["systems"][PICKED]["choices"]
+    assert choices[0]["settings"] == {"scale": 0.25}
     on_val = [(scale, "val") for scale in scales]
-    assert seen == [*on_val, *((scale, "dev") for scale in (0.0, 0.25, 1.0))]
-    assert report["languages"]["en"]["mrr@5"] == pytest.approx(0.5)
-    export = json.loads((tmp_path / "out" / "claim2source.json").read_text())
-    assert (export["scale"], export["checkpoint"]) == (0.25, "epoch-2")
+    on_dev = [(scale, "dev") for scale in (0.0, 0.25, 1.0)]
+    assert seen == [*on_val, *on_dev]
+    english = report["languages"]["en"]
+    assert english["mrr@5"] == pytest.approx(0.5)
+    export = exported_record(out)
+    assert export["scale"] == 0.25
+    assert export["checkpoint"] == "epoch-2"
 
 
 def test_several_checkpoints_are_summed_and_scored_beside_each(
     kind: str, runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    points, out = [epoch(runs, kind, 1), epoch(runs, kind, 2)], tmp_path / "out"
+    points = [
+        epoch(runs, kind, 1),
+        epoch(runs, kind, 2),
+    ]
+    out = tmp_path / "out"
     report = merge(out, "--checkpoints", *points, f"--dataset={runs['data']}")
     output = capsys.readouterr().out
-    assert list(report["systems"]) == [SUM, "epoch-1", "epoch-2"] and report["chosen"] == SUM
-    (choice,) = report["systems"][SUM]["choices"]
+    assert list(report["systems"]) == [SUM, "epoch-1", "epoch-2"]
+    assert report["chosen"] == SUM
+    summed = report["systems"][SUM]
+    (choice,) = summed["choices"]
     names = [trial["settings"]["checkpoint"] for trial in choice["tried"]]
-    assert names == [SUM, "epoch-1", "epoch-2"] and choice["split"] == "val"
-    history = json.loads((runs[kind] / "run.json").read_text())["history"]
-    for trial, entry in zip(choice["tried"][1:], history[1:], strict=True):
+    assert names == [SUM, "epoch-1", "epoch-2"]
+    assert choice["split"] == "val"
+
+    text = (runs[kind] / "run.json").read_text()
+    run = json.loads(text)
+    trials_alone = choice["tried"][1:]
+    trained_epochs = run["history"][1:]
+    for trial, entry in zip(trials_alone, trained_epochs, strict=True):
         assert trial["scores"] == near(entry["val"])
-    assert (
-        "- their sum: checkpoint " in output
-        and "0.5 * epoch-1 + 0.5 * epoch-2 at scale 1" in output
-    )
-    export = json.loads((out / "claim2source.json").read_text())
-    assert export["soup"] == [str(Manifest.read(point).weights.sha256) for point in points]
+    assert "- their sum: checkpoint " in output
+    assert "0.5 * epoch-1 + 0.5 * epoch-2 at scale 1" in output
+    manifests = [Manifest.read(point) for point in points]
+    parts = [str(manifest.weights.sha256) for manifest in manifests]
+    assert exported_record(out)["soup"] == parts
+
     # A fusion over the sum is chosen on the val that its parts held out.
     record = resolve(out, "cpu").record
     held_out = Manifest.read(points[0]).data.val_sha256
-    assert record is not None and record.data.val_sha256 == held_out is not None
-    encoder, dev = resolve(out, "cpu").encoder, load(runs["data"], "dev")
-    result = score_encoder(encoder, dev, record.rendering, PLAIN).report
-    assert report["languages"] == near(dict(result.languages))
+    assert record is not None
+    assert record.data.val_sha256 == held_out is not None
+    encoder = resolve(out, "cpu").encoder
+    dev = load(runs["data"], "dev")
+    scored = score_encoder(encoder, dev, record.rendering, PLAIN)
+    by_language = dict(scored.report.languages)
+    assert report["languages"] == near(by_language)
+
     # Other weights are another sum.
-    weighed = merge(tmp_path / "two", "--checkpoints", *points, "--weights", 0.9, 0.1)
-    assert weighed["systems"][SUM]["settings"]["checkpoint"] == "0.9 * epoch-1 + 0.1 * epoch-2"
-    assert file_hash(out / "model.safetensors") != file_hash(tmp_path / "two/model.safetensors")
+    second_out = tmp_path / "two"
+    weights = (0.9, 0.1)
+    weighed = merge(second_out, "--checkpoints", *points, "--weights", *weights)
+    settings = weighed["systems"][SUM]["settings"]
+    assert settings["checkpoint"] == "0.9 * epoch-1 + 0.1 * epoch-2"
+    first_hash = file_hash(out / "model.safetensors")
+    assert first_hash != file_hash(second_out / "model.safetensors")
     assert not list(tmp_path.glob(".*"))
 
 
 def test_val_says_whether_one_alone_is_better(
     runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    points = [epoch(runs, "lora", 1), epoch(runs, "lora", 2)]
+    points = [
+        epoch(runs, "lora", 1),
+        epoch(runs, "lora", 2),
+    ]
     second = Manifest.read(points[1]).weights.sha256
 
     def is_second(weights: Any) -> bool:
         return second in json.dumps(dict(weights))
 
+    def is_any(_: Any) -> bool:
+        return True
+
     for rule, best, name in (
         ("one_se", is_second, "epoch-2"),
-        ("one_se", lambda _: True, SUM),
-        ("best", lambda _: True, SUM),
+        ("one_se", is_any, SUM),
+        ("best", is_any, SUM),
     ):
-        rules: Any = {"val": best, "dev": lambda _: True}
-        monkeypatch.setattr(program, "score_encoder", fake_scores(rules, []))
+        rules: Any = {"val": best, "dev": is_any}
+        fake = fake_scores(rules, [])
+        monkeypatch.setattr(program, "score_encoder", fake)
+        config = read(tmp_path, points, f"--rule={rule}")
         # The first one represents the sum.
-        compared = compare_parts(read(tmp_path, points, f"--rule={rule}"), points[0])
+        compared = compare_parts(config, points[0])
         (choice,) = compared.systems[SUM].choices
-        assert choice.settings == {"checkpoint": name} and compared.chosen == SUM
+        assert choice.settings == {"checkpoint": name}
+        assert compared.chosen == SUM
 
 
 def table(en: float, de: float) -> dict[str, dict[str, float]]:
-    return {"en": {"mrr@5": en}, "de": {"mrr@5": de}, "macro": {"mrr@5": (en + de) / 2}}
+    macro = (en + de) / 2
+    return {
+        "en": {"mrr@5": en},
+        "de": {"mrr@5": de},
+        "macro": {"mrr@5": macro},
+    }
 
 
 def test_where_the_base_was_chosen_the_best_trained_epoch_is_scaled(
     runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
-    (run / "checkpoints").mkdir(parents=True)
+    checkpoints = run / "checkpoints"
+    checkpoints.mkdir(parents=True)
     for name in ("epoch-0", "epoch-1", "epoch-2"):
-        (run / "checkpoints" / name).symlink_to(runs["lora"] / "checkpoints" / name)
-    history = [{"epoch": n, "val": table(score, score)} for n, score in enumerate((0.9, 0.6, 0.5))]
-    (run / "run.json").write_text(json.dumps({"chosen": "epoch-0", "history": history}))
-    merge(tmp_path / "out", "--checkpoints", run, "--scales", 0.5)
-    export = json.loads((tmp_path / "out" / "claim2source.json").read_text())
-    assert (export["checkpoint"], export["scale"]) == ("epoch-1", 0.5)
+        trained = runs["lora"] / "checkpoints" / name
+        (checkpoints / name).symlink_to(trained)
+    history = [
+        {"epoch": 0, "val": table(0.9, 0.9)},
+        {"epoch": 1, "val": table(0.6, 0.6)},
+        {"epoch": 2, "val": table(0.5, 0.5)},
+    ]
+    record = {"chosen": "epoch-0", "history": history}
+    (run / "run.json").write_text(json.dumps(record))
+    out = tmp_path / "out"
+    merge(out, "--checkpoints", run, "--scales", 0.5)
+    export = exported_record(out)
+    assert export["checkpoint"] == "epoch-1"
+    assert export["scale"] == 0.5
     # The run's chosen checkpoint is the base.
     merge(tmp_path / "base", "--checkpoints", run)
-    export = json.loads((tmp_path / "base" / "claim2source.json").read_text())
-    assert (export["checkpoint"], export["weights"]["kind"]) == ("epoch-0", "base")
+    export = exported_record(tmp_path / "base")
+    assert export["checkpoint"] == "epoch-0"
+    assert export["weights"]["kind"] == "base"
 
 
 def test_what_cannot_be_done_is_said_and_nothing_written(runs: Runs, tmp_path: Path) -> None:
-    out, points = tmp_path / "out", [str(epoch(runs, "lora", n)) for n in (0, 1, 2)]
-    data, several = f"--dataset={runs['data']}", ["--scales", "0", "1"]
-    half = replace(
-        Manifest.read(points[2]), weights=replace(Manifest.read(points[2]).weights, scale=0.5)
-    )
-    shutil.copytree(points[2], tmp_path / "half")
+    out = tmp_path / "out"
+    base = str(epoch(runs, "lora", 0))
+    first = str(epoch(runs, "lora", 1))
+    second = str(epoch(runs, "lora", 2))
+    data = f"--dataset={runs['data']}"
+    several = ["--scales", "0", "1"]
+    model = runs["model"]
+    manifest = Manifest.read(second)
+    half_weights = replace(manifest.weights, scale=0.5)
+    half = replace(manifest, weights=half_weights)
+    shutil.copytree(second, tmp_path / "half")
     half.write(tmp_path / "half")
     cases: list[tuple[list[str], str]] = [
-        (["--checkpoints", points[2], *several, data, "--split=train"], "split: "),
-        (["--checkpoints", points[2], *several, "--dataset=no/such"], "no/such"),
-        (["--checkpoints", points[0], *several, data], f"{points[0]}: "),
-        (["--checkpoints", points[0], points[1], data], f"{points[0]}: "),
-        (["--checkpoints", points[1], points[1], data], "checkpoints: "),
-        (["--checkpoints", str(runs["model"]), *several], f"{runs['model']}/manifest.json: "),
-        (["--checkpoints", points[2], "--scales=[]"], "scales"),
-        (["--checkpoints", points[2], "--weights=1"], "weights"),
-        (["--checkpoints", *points[1:], "--scales=1"], "scales"),
-        (["--checkpoints", *points[1:], "--weights=1"], "weights"),
-        (["--checkpoints", *points[1:], "--weights", "1", "-1"], "weights"),
+        ([second, *several, data, "--split=train"], "split: "),
+        ([second, *several, "--dataset=no/such"], "no/such"),
+        ([base, *several, data], f"{base}: "),
+        ([base, first, data], f"{base}: "),
+        ([first, first, data], "checkpoints: "),
+        ([str(model), *several], f"{model}/manifest.json: "),
+        ([second, "--scales=[]"], "scales"),
+        ([second, "--weights=1"], "weights"),
+        ([first, second, "--scales=1"], "scales"),
+        ([first, second, "--weights=1"], "weights"),
+        ([first, second, "--weights", "1", "-1"], "weights"),
     ]
     for words, fact in cases:
         with refused(UserError, fact):
-            merge(out, *words)
+            merge(out, "--checkpoints", *words)
     assert [path.name for path in tmp_path.iterdir()] == ["half"]
-    before = hashes(runs["lora"])
-    with refused(UserError, f"{runs['lora']}: "):
-        merge(runs["lora"], "--checkpoints", points[2], "--overwrite")
-    assert hashes(runs["lora"]) == before
+
+    run = runs["lora"]
+    before = hashes(run)
+    with refused(UserError, f"{run}: "):
+        merge(run, "--checkpoints", second, "--overwrite")
+    assert hashes(run) == before
+
     # An adapter with its own scale is exported at that scale, or at another one.
     written = []
-    for words, scale in (([], 0.5), (["--scales", "0.5"], 0.5), (["--scales", "1"], 1.0)):
+    choices: list[tuple[list[str], float]] = [
+        ([], 0.5),
+        (["--scales", "0.5"], 0.5),
+        (["--scales", "1"], 1.0),
+    ]
+    for words, scale in choices:
         merge(out, "--checkpoints", tmp_path / "half", "--overwrite", *words)
-        assert json.loads((out / "claim2source.json").read_text())["scale"] == scale
+        assert exported_record(out)["scale"] == scale
         written.append(file_hash(out / "model.safetensors"))
     assert written[0] == written[1] != written[2]
 
 
 def test_what_was_scaled_in_full_is_not_scaled_again(runs: Runs, tmp_path: Path) -> None:
-    write_point(config(runs["model"]), tmp_path / "full", "full")
-    shutil.copytree(tmp_path / "full", tmp_path / "half")
-    manifest = Manifest.read(tmp_path / "half")
+    full = tmp_path / "full"
+    half = tmp_path / "half"
+    write_point(config(runs["model"]), full, "full")
+    shutil.copytree(full, half)
+    manifest = Manifest.read(half)
     scaled = replace(manifest.weights, scale=0.5)
-    replace(manifest, weights=scaled).write(tmp_path / "half")
-    with refused(UserError, f"{tmp_path / 'half'}: ", " 0.5"):
-        merge(tmp_path / "out", "--checkpoints", tmp_path / "half", "--scales", 0, 1)
+    replace(manifest, weights=scaled).write(half)
+    out = tmp_path / "out"
+    with refused(UserError, f"{half}: ", " 0.5"):
+        merge(out, "--checkpoints", half, "--scales", 0, 1)

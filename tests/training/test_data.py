@@ -18,16 +18,23 @@ from tests.training.small import dataset_of, mined_row, recipe_of
 
 
 def dataset() -> Dataset:
-    sources = tuple(Source(s, f"title {s}", f"abstract {s}") for s in "abcdef")
+    sources = []
+    for name in "abcdef":
+        source = Source(name, f"title {name}", f"abstract {name}")
+        sources.append(source)
     claims = (
         Claim("1", "first", golds=("a", "b")),
         Claim("2", "second", golds=("c",)),
         Claim("3", " FIRST", golds=("d",)),  # the same text as claim 1
     )
-    return dataset_of(claims, sources)
+    return dataset_of(claims, tuple(sources))
 
 
-ROWS = [mined_row("1", "a", "e", "f"), mined_row("2", "c", "a", "e"), mined_row("3", "d", "c")]
+ROWS = [
+    mined_row("1", "a", "e", "f"),
+    mined_row("2", "c", "a", "e"),
+    mined_row("3", "d", "c"),
+]
 PLAN = BatchPlan((0, 1, 2), 0, 0, 1)
 
 
@@ -41,15 +48,21 @@ def test_positives_masks_and_each_source_once(encoder: Encoder) -> None:
     expected = torch.zeros(3, 4, dtype=torch.bool)
     expected[0, d] = True  # gold of the same text
     expected[2, a] = True
-    assert torch.equal(batch.masked, expected)
-    assert not batch.masked[1, a] and not batch.masked[0, c] and not batch.masked[0, e]
+    masked = batch.masked
+    assert torch.equal(masked, expected)
+    assert not masked[1, a]
+    assert not masked[0, c]
+    assert not masked[0, e]
     assert pairs.short_rows == 0
-    assert TrainingPairs(dataset(), ROWS, encoder, recipe_of(2)).short_rows == 1
+    two_negatives = recipe_of(2)
+    longer = TrainingPairs(dataset(), ROWS, encoder, two_negatives)
+    assert longer.short_rows == 1
 
 
 def test_groups_join_claims_that_share_a_gold_or_a_text(encoder: Encoder) -> None:
     rows = [*ROWS, mined_row("1", "b")]
-    groups = TrainingPairs(dataset(), rows, encoder, recipe_of()).groups()
+    pairs = TrainingPairs(dataset(), rows, encoder, recipe_of())
+    groups = pairs.groups()
     assert groups[0] == groups[2] == groups[3]
     assert groups[1] != groups[0]
 
@@ -58,52 +71,104 @@ def test_token_ids_are_those_of_evaluation(encoder: Encoder) -> None:
     """On either side, because a model may have separate prefixes."""
     template = Template(claim="query: ", source="passage: ")
     settings = replace(encoder.settings, template=template)
-    prefixed = Encoder(encoder.model, encoder.tokenizer, settings, None)
+    prefixed = Encoder(
+        encoder.model,
+        encoder.tokenizer,
+        settings,
+        None,
+    )
     rendering = Rendering("bilingual", "title")
     data = dataset()
-    data = replace(data, claims=tuple(replace(c, lang="de", translation="x") for c in data.claims))
-    pairs = TrainingPairs(data, ROWS, prefixed, recipe_of(rendering=rendering))
-    for claim, text in zip(data.claims, rendering.claim_texts(data.claims), strict=True):
-        assert pairs.claim_tokens[claim.id] == prefixed.tokenize([text], "claim")[0]
-    for source, text in zip(data.sources, rendering.source_texts(data.sources), strict=True):
+    claims = []
+    for claim in data.claims:
+        translated = replace(claim, lang="de", translation="x")
+        claims.append(translated)
+    data = replace(data, claims=tuple(claims))
+    recipe = recipe_of(rendering=rendering)
+    pairs = TrainingPairs(data, ROWS, prefixed, recipe)
+
+    claim_texts = rendering.claim_texts(data.claims)
+    for claim, text in zip(data.claims, claim_texts, strict=True):
+        expected = prefixed.tokenize([text], "claim")
+        assert pairs.claim_tokens[claim.id] == expected[0]
+
+    source_texts = rendering.source_texts(data.sources)
+    for source, text in zip(data.sources, source_texts, strict=True):
         if source.id in pairs.source_tokens:
-            assert pairs.source_tokens[source.id] == prefixed.tokenize([text], "source")[0]
+            expected = prefixed.tokenize([text], "source")
+            assert pairs.source_tokens[source.id] == expected[0]
 
 
 def test_texts_are_cut_to_a_length_of_their_own(encoder: Encoder) -> None:
-    sources = [replace(source, abstract=source.abstract * 4) for source in dataset().sources]
+    sources = []
+    for source in dataset().sources:
+        longer = source.abstract * 4
+        sources.append(replace(source, abstract=longer))
     data = replace(dataset(), sources=tuple(sources))
-    training_pairs = TrainingPairs(data, ROWS, encoder, recipe_of())
-    short_pairs = TrainingPairs(data, ROWS, encoder, recipe_of(max_length=8))
+    whole_recipe = recipe_of()
+    training_pairs = TrainingPairs(data, ROWS, encoder, whole_recipe)
+    short_recipe = recipe_of(max_length=8)
+    short_pairs = TrainingPairs(data, ROWS, encoder, short_recipe)
     for name, text in training_pairs.source_tokens.items():
-        ids, short = text.ids, short_pairs.source_tokens[name].ids
-        assert len(ids) > 8 and short == (*ids[:7], ids[-1])
+        ids = text.ids
+        assert len(ids) > 8
+        short_text = short_pairs.source_tokens[name]
+        expected = (*ids[:7], ids[-1])
+        assert short_text.ids == expected
 
 
 def sources_of(pairs: TrainingPairs, row: MinedRow, epochs: int) -> list[str]:
-    return [
-        "".join(n.source for n in pairs.choose_negatives(row, epoch)) for epoch in range(epochs)
-    ]
+    chosen = []
+    for epoch in range(epochs):
+        negatives = pairs.choose_negatives(row, epoch)
+        names = "".join(negative.source for negative in negatives)
+        chosen.append(names)
+    return chosen
 
 
 def used_in(pairs: TrainingPairs, plan: BatchPlan) -> str:
     """The negatives of a batch of one pair."""
     names = {tokens: source for source, tokens in pairs.source_tokens.items()}
-    return "".join(names[tokens] for tokens in pairs.batch(plan).sources[1:])
+    batch = pairs.batch(plan)
+    negatives = batch.sources[1:]
+    return "".join(names[tokens] for tokens in negatives)
+
+
+def remining_sampler() -> BatchSampler:
+    """Four epochs of one pair that is used twice in each, mined anew after two."""
+    return BatchSampler(
+        [0],
+        1,
+        epochs=4,
+        remine_every=2,
+        repeat=2,
+    )
 
 
 def test_a_list_that_is_mined_anew_begins_at_its_hardest(encoder: Encoder) -> None:
     """Later uses continue in it: in the next epoch, in the same one, and after a resume."""
-    before, after = mined_row("2", "c", *"abdef"), mined_row("2", "c", *"fedba")
-    plans = list(BatchSampler([0], 1, epochs=4, remine_every=2, repeat=2))
-    pairs = TrainingPairs(dataset(), [before], encoder, recipe_of(2, rotate=True))
-    assert [used_in(pairs, plan) for plan in plans[:4]] == ["ab", "de", "fa", "bd"]
+    before = mined_row("2", "c", *"abdef")
+    after = mined_row("2", "c", *"fedba")
+    plans = list(remining_sampler())
+    recipe = recipe_of(2, rotate=True)
+    pairs = TrainingPairs(dataset(), [before], encoder, recipe)
+    early_plans = plans[:4]
+    used = [used_in(pairs, plan) for plan in early_plans]
+    assert used == ["ab", "de", "fa", "bd"]
     pairs.use([after])
-    assert [used_in(pairs, plan) for plan in plans[4:]] == ["fe", "db", "af", "ed"]
-    resumed = TrainingPairs(dataset(), [after], encoder, recipe_of(2, rotate=True))
-    sampler = BatchSampler([0], 1, epochs=4, remine_every=2, repeat=2)
-    rest = [*sampler.plans(2, first=1), *sampler.plans(3)]
-    assert [used_in(resumed, plan) for plan in rest] == ["db", "af", "ed"]
+    late_plans = plans[4:]
+    used = [used_in(pairs, plan) for plan in late_plans]
+    assert used == ["fe", "db", "af", "ed"]
+
+    same_recipe = recipe_of(2, rotate=True)
+    resumed = TrainingPairs(dataset(), [after], encoder, same_recipe)
+    sampler = remining_sampler()
+    rest = [
+        *sampler.plans(2, first=1),
+        *sampler.plans(3),
+    ]
+    used = [used_in(resumed, plan) for plan in rest]
+    assert used == ["db", "af", "ed"]
 
 
 @pytest.mark.parametrize(
@@ -118,13 +183,21 @@ def test_a_list_that_is_mined_anew_begins_at_its_hardest(encoder: Encoder) -> No
     ],
 )
 def test_hard_and_random_ones_rotate_in_the_proportion_of_the_list(
-    hard: int, random: int, count: int, expected: list[str], encoder: Encoder
+    hard: int,
+    random: int,
+    count: int,
+    expected: list[str],
+    encoder: Encoder,
 ) -> None:
     listed = mixed_row(hard, random)
-    pairs = TrainingPairs(wide_dataset(), [listed], encoder, recipe_of(count, rotate=True))
+    rotating = recipe_of(count, rotate=True)
+    pairs = TrainingPairs(wide_dataset(), [listed], encoder, rotating)
     assert sources_of(pairs, listed, 3) == expected
-    still = TrainingPairs(wide_dataset(), [listed], encoder, recipe_of(count))
-    first = "".join(n.source for n in listed.negatives[:count])
+
+    fixed = recipe_of(count)
+    still = TrainingPairs(wide_dataset(), [listed], encoder, fixed)
+    negatives = listed.negatives[:count]
+    first = "".join(negative.source for negative in negatives)
     assert sources_of(still, listed, 3) == [first] * 3
 
 
@@ -132,14 +205,20 @@ def mixed_row(hard: int, random: int) -> MinedRow:
     """Hard ones in small letters, then random ones in capitals, as the miner lists them."""
     names = ascii_lowercase[: hard + random]
     names = names[:hard] + names[hard:].upper()
-    negatives = (Negative(n, 0.5, "random" if n.isupper() else "dense") for n in names)
+    negatives = []
+    for name in names:
+        origin = "random" if name.isupper() else "dense"
+        negatives.append(Negative(name, 0.5, origin))
     return MinedRow("1", "1", tuple(negatives))
 
 
 def wide_dataset() -> Dataset:
-    sources = tuple(Source(name, f"title {name}", "") for name in "1" + ascii_letters)
+    sources = []
+    for name in "1" + ascii_letters:
+        source = Source(name, f"title {name}", "")
+        sources.append(source)
     claim = Claim("1", "first", golds=("1",))
-    return dataset_of([claim], sources)
+    return dataset_of([claim], tuple(sources))
 
 
 @pytest.mark.parametrize(
@@ -153,19 +232,31 @@ def wide_dataset() -> Dataset:
     ],
 )
 def test_what_the_teacher_scores_is_trained_on_first(
-    rotate: bool, scored: str, expected: list[str], encoder: Encoder
+    rotate: bool,
+    scored: str,
+    expected: list[str],
+    encoder: Encoder,
 ) -> None:
-    teacher = {"2": {source: float(i) for i, source in enumerate(scored)}}
+    scores = {}
+    for number, source in enumerate(scored):
+        scores[source] = float(number)
+    row = mined_row("2", "c", *"abdef")
     pairs = TrainingPairs(
         dataset(),
-        [mined_row("2", "c", *"abdef")],
+        [row],
         encoder,
         recipe_of(2, rotate=rotate),
-        teacher=teacher,
+        teacher={"2": scores},
     )
-    assert sources_of(pairs, pairs.rows[0], 3) == expected
+    first_row = pairs.rows[0]
+    assert sources_of(pairs, first_row, 3) == expected
+
     for epoch, names in enumerate(expected):
-        batch = pairs.batch(BatchPlan((0,), epoch, 0, 1))
+        plan = BatchPlan((0,), epoch, 0, 1)
+        batch = pairs.batch(plan)
         assert batch.teacher is not None
+        is_missing = batch.teacher[0].isnan()
+        has_score = [not missing for missing in is_missing]
         columns = ["c", *names]
-        assert [not nan for nan in batch.teacher[0].isnan()] == [s in scored for s in columns]
+        expected_scores = [source in scored for source in columns]
+        assert has_score == expected_scores

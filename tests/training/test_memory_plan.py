@@ -35,7 +35,8 @@ from scripts.plan import SHAPES
 from tests.refusals import refused
 from tests.training.small import losses_of, power_cut, small_config, small_setup
 
-IDS = torch.randint(0, 100, (4, 128), generator=torch.Generator().manual_seed(0))
+DRAW = torch.Generator().manual_seed(0)
+IDS = torch.randint(0, 100, (4, 128), generator=DRAW)
 
 
 def storages(
@@ -48,9 +49,11 @@ def storages(
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
+        address = storage.data_ptr()
+        if address not in weights:
             tensors.append(tensor)
-            sizes[storage.data_ptr()] = storage.nbytes(), tensor.dtype, tuple(tensor.shape)
+            shape = tuple(tensor.shape)
+            sizes[address] = storage.nbytes(), tensor.dtype, shape
         return tensor
 
     with (
@@ -65,11 +68,13 @@ def storages(
 
 def a_layer(make: Any, autocast: bool, copies: bool = True) -> float:
     """Bytes of a token in one layer: the difference of three layers and one."""
-    sums = [
-        sum(size for size, _, _ in storages(make(n), IDS, autocast, copies).values())
-        for n in (1, 3)
-    ]
-    return (sums[1] - sums[0]) / 2 / IDS.numel()
+    sums = []
+    for layers in (1, 3):
+        kept = storages(make(layers), IDS, autocast, copies)
+        total = sum(size for size, _, _ in kept.values())
+        sums.append(total)
+    one_layer, three_layers = sums
+    return (three_layers - one_layer) / 2 / IDS.numel()
 
 
 def mistral(layers: int, dropout: float, hidden: int = 256) -> PreTrainedModel:
@@ -85,7 +90,10 @@ def mistral(layers: int, dropout: float, hidden: int = 256) -> PreTrainedModel:
     torch.manual_seed(0)
     model = MistralModel(mistral_config).to(torch.bfloat16)
     peft_config = PeftConfig(
-        r=4, lora_dropout=dropout, target_modules="all-linear", init_lora_weights=False
+        r=4,
+        lora_dropout=dropout,
+        target_modules="all-linear",
+        init_lora_weights=False,
     )
     return get_peft_model(model, peft_config).train()  # type: ignore[return-value, arg-type]
 
@@ -110,31 +118,54 @@ def lora_config(dropout: float = 0.0, **options: Any) -> FinetuneConfig:
     )
 
 
-@pytest.mark.parametrize(("dropout", "autocast"), [(0.0, True), (0.1, True), (0.0, False)])
+@pytest.mark.parametrize(
+    ("dropout", "autocast"),
+    [
+        (0.0, True),
+        (0.1, True),
+        (0.0, False),
+    ],
+)
 def test_a_decoders_layer_keeps_what_is_said(dropout: float, autocast: bool) -> None:
     """Without autocast adapters copy their inputs."""
     config = lora_config(dropout)
     if not autocast:
         config = replace(config, optimisation=OptimisationConfig())
-    measured = a_layer(lambda layers: mistral(layers, dropout), autocast, copies=False)
-    predicted = bytes_per_token(MistralModel(mistral(1, 0.0).config), config)
+
+    def make(layers: int) -> PreTrainedModel:
+        return mistral(layers, dropout)
+
+    measured = a_layer(make, autocast, copies=False)
+    plain_config = mistral(1, 0.0).config
+    plain_model = MistralModel(plain_config)
+    predicted = bytes_per_token(plain_model, config)
     assert predicted == pytest.approx(measured, rel=0.03)
 
 
 def test_an_encoders_layer_keeps_what_is_said() -> None:
     config = FinetuneConfig(tuning="full", model=ModelConfig("x"))
-    assert bytes_per_token(bert(1), config) == pytest.approx(a_layer(bert, False), rel=0.03)
+    predicted = bytes_per_token(bert(1), config)
+    measured = a_layer(bert, False)
+    assert predicted == pytest.approx(measured, rel=0.03)
 
 
 def gradients(checkpointing: bool, copies: bool) -> tuple[float, dict[str, torch.Tensor]]:
     model = mistral(2, 0.0, hidden=64)
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    with torch.autocast("cpu", torch.bfloat16), nullcontext() if copies else without_copies(model):
-        loss = model(input_ids=IDS).last_hidden_state.float().sin().mean()
+    with (
+        torch.autocast("cpu", torch.bfloat16),
+        nullcontext() if copies else without_copies(model),
+    ):
+        hidden = model(input_ids=IDS).last_hidden_state
+        loss = hidden.float().sin().mean()
         loss.backward()
-    gradient_of = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    assert gradient_of and all("lora_" in name for name in gradient_of)
+    gradient_of = {}
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            gradient_of[name] = parameter.grad
+    assert gradient_of
+    assert all("lora_" in name for name in gradient_of)
     return float(loss.detach()), gradient_of
 
 
@@ -152,31 +183,38 @@ def test_outside_of_autocast_adapters_get_their_inputs_in_fp32() -> None:
     model = mistral(1, 0.0, hidden=64)
     expected = model(input_ids=IDS).last_hidden_state
     with without_copies(model):
-        assert torch.equal(model(input_ids=IDS).last_hidden_state, expected)
+        hidden = model(input_ids=IDS).last_hidden_state
+        assert torch.equal(hidden, expected)
     with torch.autocast("cpu", torch.bfloat16), without_copies(model):
         pass
-    assert torch.equal(model(input_ids=IDS).last_hidden_state, expected)
+    hidden = model(input_ids=IDS).last_hidden_state
+    assert torch.equal(hidden, expected)
 
 
 @pytest.fixture(scope="module")
 def gritlm() -> PreTrainedModel:
+    shape = SHAPES["GritLM/GritLM-7B"][1]
     with torch.device("meta"):
-        return MistralModel(MistralConfig(**SHAPES["GritLM/GritLM-7B"][1]))
+        config = MistralConfig(**shape)
+        return MistralModel(config)
 
 
 def auto(chunk: Any = "auto", checkpointing: Any = "auto", **extra: Any) -> FinetuneConfig:
-    extra = {"batch_size": 64, "negatives": 7} | extra
-    chunks = {"chunk_tokens": chunk} if chunk == "auto" else {"chunk_size": chunk}
-    return lora_config(gradient_checkpointing=checkpointing, **chunks | extra)
+    batches = {"batch_size": 64, "negatives": 7}
+    name = "chunk_tokens" if chunk == "auto" else "chunk_size"
+    options = {name: chunk} | batches | extra
+    return lora_config(gradient_checkpointing=checkpointing, **options)
 
 
 def plan_of(model: PreTrainedModel, config: FinetuneConfig, gib: float) -> tuple[Any, Any, bool]:
     """Texts and tokens of a chunk, and checkpointing; reported settings really fit."""
     found = plan_memory(config, model, 512, gib * GIB)
     train = found.recipe.optimisation
-    assert found.fits is (found.memory.total <= USABLE * gib * GIB)
+    really_fits = found.memory.total <= USABLE * gib * GIB
+    assert found.fits is really_fits
     checkpointing = train.gradient_checkpointing
-    assert isinstance(checkpointing, bool) and train.chunk_tokens != "auto"
+    assert isinstance(checkpointing, bool)
+    assert train.chunk_tokens != "auto"
     return train.chunk_size, train.chunk_tokens, checkpointing
 
 
@@ -188,7 +226,9 @@ def test_chunks_or_checkpointing_by_the_devices_memory(gritlm: PreTrainedModel) 
     # 1,024 tokens do not fit beside the weights: layers are computed again.
     tight = (13.8 + 900 * 5.625 / 1024) / USABLE
     texts, tokens, checkpointing = plan_of(gritlm, auto(), tight)
-    assert checkpointing and texts is None and tokens > LEAST_CHUNK
+    assert checkpointing
+    assert texts is None
+    assert tokens > LEAST_CHUNK
     # A small batch fits as a whole with checkpointing.
     finetune_config = auto(batch_size=2, negatives=1)
     assert plan_of(gritlm, finetune_config, tight) == (None, None, True)
@@ -197,27 +237,41 @@ def test_chunks_or_checkpointing_by_the_devices_memory(gritlm: PreTrainedModel) 
 
 def test_what_is_asked_for_is_left(gritlm: PreTrainedModel) -> None:
     # Checkpointing, so that much larger chunks fit; a fixed chunk, and then checkpointing.
-    texts, tokens, checkpointing = plan_of(gritlm, auto(checkpointing=True), 131)
-    assert texts is None and tokens > 200_000 and checkpointing
+    checkpointed = auto(checkpointing=True)
+    texts, tokens, checkpointing = plan_of(gritlm, checkpointed, 131)
+    assert texts is None
+    assert tokens > 200_000
+    assert checkpointing
     assert plan_of(gritlm, auto(chunk=16), 131) == (16, None, False)
     assert plan_of(gritlm, auto(chunk=64), 131) == (64, None, True)
-    assert plan_of(gritlm, auto(chunk=None, chunk_tokens=32_768), 131) == (None, 32_768, True)
+    fixed_tokens = auto(chunk=None, chunk_tokens=32_768)
+    assert plan_of(gritlm, fixed_tokens, 131) == (None, 32_768, True)
     # Both, if both are requested.
-    assert plan_of(gritlm, auto(chunk=16, checkpointing=True), 131) == (16, None, True)
+    both = auto(chunk=16, checkpointing=True)
+    assert plan_of(gritlm, both, 131) == (16, None, True)
     # No checkpointing: a chunk is one text at least, if that fits or not.
-    assert plan_of(gritlm, auto(checkpointing=False), 14) == (None, 512, False)
-    assert not plan_memory(auto(checkpointing=False), gritlm, 512, 14 * GIB).fits
+    no_checkpointing = auto(checkpointing=False)
+    assert plan_of(gritlm, no_checkpointing, 14) == (None, 512, False)
+    found = plan_memory(no_checkpointing, gritlm, 512, 14 * GIB)
+    assert not found.fits
 
 
 def test_smaller_weights(gritlm: PreTrainedModel) -> None:
     def memory(**changes: Any) -> Memory:
-        config = replace(auto(chunk=16, checkpointing=False), **changes)
-        return Memory.of(gritlm, config, tokens_at_once(config, 512))
+        config = auto(chunk=16, checkpointing=False)
+        changed = replace(config, **changes)
+        tokens = tokens_at_once(changed, 512)
+        return Memory.of(gritlm, changed, tokens)
 
     full = memory()
-    four = memory(tuning="qlora", model=ModelConfig("x", dtype="bfloat16"))
-    linear = 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14_336)
-    assert full.weights - four.weights == pytest.approx((2 - 0.56) * linear)
+    model = ModelConfig("x", dtype="bfloat16")
+    four = memory(tuning="qlora", model=model)
+    queries_and_outputs = 2 * 4096**2
+    keys_and_values = 2 * 4096 * 1024
+    feed_forward = 3 * 4096 * 14_336
+    linear = 32 * (queries_and_outputs + keys_and_values + feed_forward)
+    saved = full.weights - four.weights
+    assert saved == pytest.approx((2 - 0.56) * linear)
 
 
 def test_processes_share_the_machines_memory(
@@ -228,7 +282,8 @@ def test_processes_share_the_machines_memory(
     assert found.recipe.optimisation.chunk_tokens == 18_432
     assert found.auto == ("chunk_tokens", "gradient_checkpointing")
     rerun = plan_memory_here(found.recipe, gritlm, 512, 20)
-    assert (rerun.recipe, rerun.auto) == (found.recipe, ())
+    assert rerun.recipe == found.recipe
+    assert rerun.auto == ()
     with refused(ConfigError, "optimisation.chunk_tokens: 'auto' ", "13.1 GiB"):
         plan_memory_here(auto(), gritlm, 512, processes=20)
 
@@ -239,31 +294,48 @@ def test_a_run_says_what_it_chose_and_trains_the_same(
 ) -> None:
     """A machine with little memory trains in chunks; the losses are those of whole batches."""
     model, data = small_setup(tmp_path)
-    extra: dict[str, Any] = {"optimisation__batch_size": 38, "optimisation__dropout": 0}
-    finetune(small_config(model, data, tmp_path / "plain", **extra))
+    plain = tmp_path / "plain"
+    extra: dict[str, Any] = {
+        "optimisation__batch_size": 38,
+        "optimisation__dropout": 0,
+    }
+    finetune(small_config(model, data, plain, **extra))
     assert "memory: " not in capsys.readouterr().out
-    extra |= {"optimisation__chunk_tokens": "auto", "optimisation__gradient_checkpointing": "auto"}
+
+    extra |= {
+        "optimisation__chunk_tokens": "auto",
+        "optimisation__gradient_checkpointing": "auto",
+    }
     # The weights with AdamW's moments, and 1,100 tokens in two layers.
     a_token = 2 * 4 * (32 * 6 + 2 * 64 + 2 * 32)
-    weights = sum(p.numel() for p in BertModel.from_pretrained(model).parameters())
+    loaded = BertModel.from_pretrained(model)
+    weights = sum(parameter.numel() for parameter in loaded.parameters())
     device = (weights * 16 + 1100 * a_token) / USABLE
     monkeypatch.setattr(memory_plan, "machine_memory", lambda: int(device))
-    finetune(small_config(model, data, tmp_path / "auto", **extra))
-    output = [line for line in capsys.readouterr().out.splitlines() if line.startswith("memory: ")]
-    assert len(output) == 1 and "chunks of 1,024 tokens, no checkpointing" in output[0]
-    expected, ours = losses_of(tmp_path / "plain"), losses_of(tmp_path / "auto")
-    assert len(expected) > 2 and ours == pytest.approx(expected, rel=1e-4)
-    record = json.loads(
-        (tmp_path / "auto" / "checkpoints" / "epoch-1" / "manifest.json").read_text()
-    )
-    assert record["config"]["optimisation"]["chunk_tokens"] == 1024
-    assert "chunk_tokens: auto" in (tmp_path / "auto" / "config.yaml").read_text()
+    chosen = tmp_path / "auto"
+    finetune(small_config(model, data, chosen, **extra))
+    lines = capsys.readouterr().out.splitlines()
+    output = [line for line in lines if line.startswith("memory: ")]
+    assert len(output) == 1
+    assert "chunks of 1,024 tokens, no checkpointing" in output[0]
+    expected = losses_of(plain)
+    ours = losses_of(chosen)
+    assert len(expected) > 2
+    assert ours == pytest.approx(expected, rel=1e-4)
+    manifest = chosen / "checkpoints" / "epoch-1" / "manifest.json"
+    record = json.loads(manifest.read_text())
+    optimisation = record["config"]["optimisation"]
+    assert optimisation["chunk_tokens"] == 1024
+    settings = (chosen / "config.yaml").read_text()
+    assert "chunk_tokens: auto" in settings
+
     # It also resumes on a device with other memory.
+    cut = tmp_path / "cut"
     with power_cut(lambda state: state.steps_done == 2):
-        finetune(small_config(model, data, tmp_path / "cut", **extra))
+        finetune(small_config(model, data, cut, **extra))
     monkeypatch.setattr(memory_plan, "machine_memory", lambda: 262 * GIB)
-    finetune(small_config(model, data, tmp_path / "cut", resume=True, **extra))
-    assert losses_of(tmp_path / "cut") == pytest.approx(ours, rel=1e-4)
+    finetune(small_config(model, data, cut, resume=True, **extra))
+    assert losses_of(cut) == pytest.approx(ours, rel=1e-4)
 
 
 def test_a_containers_limit_is_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,15 +343,25 @@ def test_a_containers_limit_is_its_memory(tmp_path: Path, monkeypatch: pytest.Mo
     assert machine_total > 2**28
     limit = tmp_path / "memory.max"
     monkeypatch.setattr(machine, "_LIMITS", (limit,))
-    for text, expected in (("max\n", machine_total), ("268435456\n", 2**28)):
+    for text, expected in (
+        ("max\n", machine_total),
+        ("268435456\n", 2**28),
+    ):
         limit.write_text(text)
         assert machine.machine_memory() == expected or text == "max\n"
 
 
 def test_a_measured_chunk_sets_the_tokens_of_all() -> None:
     """Gradients that came with the chunk stay, AdamW's moments are still to come."""
-    measured = Memory.measured(1000, 10 * GIB, 13 * GIB, GIB, GIB // 4)
-    assert measured == Memory(10 * GIB, 3 * GIB, 2 * GIB / 1000, 1000)
+    measured = Memory.measured(
+        1000,
+        10 * GIB,
+        13 * GIB,
+        GIB,
+        GIB // 4,
+    )
+    a_token = 2 * GIB / 1000
+    assert measured == Memory(10 * GIB, 3 * GIB, a_token, 1000)
     # 76 - 10 - 1 - 2 = 63 GiB of 2 GiB for a thousand tokens.
     assert measured.chunk(76 * GIB, 512) == 31_500 // 512 * 512
     assert measured.chunk(12 * GIB, 512) == 512
@@ -288,10 +370,9 @@ def test_a_measured_chunk_sets_the_tokens_of_all() -> None:
 def test_adapters_inputs_are_counted_by_ends_of_paths_too() -> None:
     """As peft reads `lora.targets`: `self.query` is every layer's query."""
     model = bert(1)
-    inputs = [
-        bytes_per_token(
-            model, replace(lora_config(0.1), lora=LoraConfig(dropout=0.1, targets=(t,)))
-        )
-        for t in ("query", "self.query", "uery")
-    ]
+    inputs = []
+    for target in ("query", "self.query", "uery"):
+        lora = LoraConfig(dropout=0.1, targets=(target,))
+        config = replace(lora_config(0.1), lora=lora)
+        inputs.append(bytes_per_token(model, config))
     assert inputs[0] == inputs[1] > inputs[2]

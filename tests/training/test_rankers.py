@@ -30,109 +30,213 @@ def planted(weights: list[float], claims: int = 400, papers: int = 60) -> Lists:
     """Lists of 3 to 8 candidates; the gold is drawn by the softmax of the weighted scores."""
     random = np.random.default_rng(0)
     lengths = random.integers(3, 9, claims)
-    columns = [[random.normal(0, 1, n) for n in lengths] for _ in weights]
+    columns = []
+    for _ in weights:
+        column = [random.normal(0, 1, length) for length in lengths]
+        columns.append(column)
+
     gold = []
-    for row, n in enumerate(lengths):
-        score = sum(w * column[row] for w, column in zip(weights, columns, strict=True))
-        share = np.exp(score) / np.exp(score).sum()
-        gold.append(np.arange(n) == random.choice(n, p=share))
+    for row, length in enumerate(lengths):
+        pairs = zip(weights, columns, strict=True)
+        score = sum(weight * column[row] for weight, column in pairs)
+        odds = np.exp(score)
+        share = odds / odds.sum()
+        drawn = random.choice(length, p=share)
+        is_gold = np.arange(length) == drawn
+        gold.append(is_gold)
+
     groups = random.integers(0, papers, claims)
+    claim_weights = np.full(claims, 1 / claims)
     free = np.ones(len(weights), bool)
-    return make_lists(columns, gold, np.full(claims, 1 / claims), groups, free)
+    return make_lists(columns, gold, claim_weights, groups, free)
 
 
 def plain_loss(weights: np.ndarray, lists: Lists, penalty: float) -> float:
     total = 0.0
     for row in range(len(lists.weights)):
-        x = lists.features[row][lists.is_candidate[row]].astype(np.float64)
-        scores, gold = x @ weights, lists.gold[row][lists.is_candidate[row]]
-        log_odds = scores - np.log(np.exp(scores).sum())
-        total -= lists.weights[row] * log_odds[gold].mean()
-    return total + penalty / 2 * float(weights @ weights)
+        is_candidate = lists.is_candidate[row]
+        features = lists.features[row][is_candidate]
+        gold = lists.gold[row][is_candidate]
+        scores = features.astype(np.float64) @ weights
+        total_odds = np.exp(scores).sum()
+        log_odds = scores - np.log(total_odds)
+        mean_of_golds = log_odds[gold].mean()
+        total -= lists.weights[row] * mean_of_golds
+    squares = float(weights @ weights)
+    return total + penalty / 2 * squares
+
+
+def largest_slope(weights: np.ndarray, lists: Lists, penalty: float) -> float:
+    """How far the plain loss is from level at these weights."""
+
+    def loss(point: np.ndarray) -> float:
+        return plain_loss(point, lists, penalty)
+
+    slope = approx_fprime(weights, loss, 1e-6)
+    sizes = np.abs(slope)
+    return sizes.max()
 
 
 def test_weights_minimise_the_listwise_loss_and_find_what_was_planted() -> None:
     lists = planted([2.0, 1.0, 0.0], claims=1500)
     found = fit_linear(lists, 0.01)
-    slope = approx_fprime(found, lambda w: plain_loss(w, lists, 0.01), 1e-6)
-    assert np.abs(slope).max() < 1e-3
-    unscaled = fit_linear(lists, 0.0) / lists.scale
+    assert largest_slope(found, lists, 0.01) < 1e-3
+    scaled = fit_linear(lists, 0.0)
+    unscaled = scaled / lists.scale
     assert unscaled == pytest.approx([2.0, 1.0, 0.0], abs=0.2)
 
 
 def test_a_similarity_has_no_negative_weight_and_the_others_are_the_best_without_it() -> None:
     lists = planted([1.5, -1.0])
-    free = fit_linear(replace(lists, signed=np.array([False, True])), 0.01)
+    signed_second = replace(lists, signed=np.array([False, True]))
+    free = fit_linear(signed_second, 0.01)
     assert free[1] < -0.3
-    found = fit_linear(replace(lists, signed=np.array([False, False])), 0.01)
+    unsigned = replace(lists, signed=np.array([False, False]))
+    found = fit_linear(unsigned, 0.01)
     assert found[1] == 0
-    alone = minimize(lambda w: plain_loss(np.array([w[0], 0.0]), lists, 0.01), [1.0]).x
+
+    def loss_of_the_first(weights: np.ndarray) -> float:
+        both = np.array([weights[0], 0.0])
+        return plain_loss(both, lists, 0.01)
+
+    alone = minimize(loss_of_the_first, [1.0]).x
     assert found[0] == pytest.approx(alone[0], abs=1e-3)
 
 
 def test_padding_claims_out_of_reach_and_several_golds_count_as_they_should() -> None:
     lists = planted([1.0, 0.5], claims=60)
+    more_columns = ((0, 0), (0, 4))
+    padded_features = np.pad(
+        lists.features,
+        (*more_columns, (0, 0)),
+        constant_values=9.0,
+    )
     wider = replace(
         lists,
-        features=np.pad(lists.features, ((0, 0), (0, 4), (0, 0)), constant_values=9.0),
-        is_candidate=np.pad(lists.is_candidate, ((0, 0), (0, 4))),
-        gold=np.pad(lists.gold, ((0, 0), (0, 4))),
+        features=padded_features,
+        is_candidate=np.pad(lists.is_candidate, more_columns),
+        gold=np.pad(lists.gold, more_columns),
     )
-    assert fit_linear(wider, 0.1) == pytest.approx(fit_linear(lists, 0.1), abs=1e-4)
+    weights = fit_linear(wider, 0.1)
+    narrow_weights = fit_linear(lists, 0.1)
+    assert weights == pytest.approx(narrow_weights, abs=1e-4)
+
     lists.gold[:20] = False
-    reached = lists.of(np.arange(60) >= 20)
-    assert fit_linear(lists, 0.1) == pytest.approx(fit_linear(reached, 0.1), abs=1e-4)
+    numbers = np.arange(60)
+    reached = lists.of(numbers >= 20)
+    weights = fit_linear(lists, 0.1)
+    reached_weights = fit_linear(reached, 0.1)
+    assert weights == pytest.approx(reached_weights, abs=1e-4)
+
     reached.gold[:, :2] = True
     found = fit_linear(reached, 0.1)
-    slope = approx_fprime(found, lambda w: plain_loss(w, reached, 0.1), 1e-6)
-    assert np.abs(slope).max() < 1e-3
+    assert largest_slope(found, reached, 0.1) < 1e-3
+    out_of_reach = lists.of(numbers < 20)
     with refused(UserError, "gold"):
-        fit_linear(lists.of(np.arange(60) < 20), 0.1)
+        fit_linear(out_of_reach, 0.1)
 
 
 def test_scales_are_the_spread_among_a_claims_candidates_and_shifts_do_not_count() -> None:
-    columns = [[np.array([1.0, 3.0]), np.array([101.0, 103.0])], [np.array([5.0, 5.0]), np.array([7.0, 7.0])]]  # fmt: skip
+    spread = [
+        np.array([1.0, 3.0]),
+        np.array([101.0, 103.0]),
+    ]
+    level = [
+        np.array([5.0, 5.0]),
+        np.array([7.0, 7.0]),
+    ]
+    columns = [spread, level]
     gold = [np.array([True, False])] * 2
     two = np.ones(2, bool)
-    lists = make_lists(columns, gold, np.full(2, 0.5), np.arange(2), two)
+    lists = make_lists(
+        columns,
+        gold,
+        np.full(2, 0.5),
+        np.arange(2),
+        two,
+    )
     assert lists.scale.tolist() == [1.0, 1.0]  # the second says nothing
+
     columns[0][0] = np.array([1.0, np.nan, 3.0])
-    lists = make_lists(columns[:1], [np.array([True, False, False]), gold[1]], np.full(2, 0.5), np.arange(2), two[:1])  # fmt: skip
-    assert lists.features[0, 1, 0] * lists.scale[0] == pytest.approx(2.0)  # the mean of the known
+    longer_gold = np.array([True, False, False])
+    lists = make_lists(
+        columns[:1],
+        [longer_gold, gold[1]],
+        np.full(2, 0.5),
+        np.arange(2),
+        two[:1],
+    )
+    unscaled = lists.features[0, 1, 0] * lists.scale[0]
+    assert unscaled == pytest.approx(2.0)  # the mean of the known
+
+
+CANDIDATES = st.lists(
+    st.tuples(st.integers(0, 3), st.booleans()),
+    min_size=1,
+    max_size=8,
+)
 
 
 @given(
     st.lists(
-        st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=8),
+        CANDIDATES,
         min_size=1,
         max_size=6,
     )
 )
 def test_reciprocal_ranks_are_the_metrics(rows: list[list[tuple[int, bool]]]) -> None:
-    gold = [np.array([g for _, g in row]) for row in rows]
+    gold = []
+    scores = []
+    for row in rows:
+        row_gold = [is_gold for _, is_gold in row]
+        gold.append(np.array(row_gold))
+        row_scores = [float(score) for score, _ in row]
+        scores.append(np.array(row_scores))
+    count = len(rows)
     lists = make_lists(
-        [[np.array([float(s) for s, _ in row]) for row in rows]],
+        [scores],
         gold,
-        np.full(len(rows), 1 / len(rows)),
-        np.arange(len(rows)),
+        np.full(count, 1 / count),
+        np.arange(count),
         np.ones(1, bool),
     )
-    values = reciprocal_ranks(lists.features[:, :, 0], lists)
+    only_view = lists.features[:, :, 0]
+    values = reciprocal_ranks(only_view, lists)
+
     for number, row in enumerate(rows):
         order = sorted(range(len(row)), key=lambda i: -row[i][0])
-        run = Run.from_lists({"c": [(f"s{i}", float(-n)) for n, i in enumerate(order)]})
-        golds = {f"s{i}": int(g) for i, (_, g) in enumerate(row)}
+        ranked = []
+        for rank, place in enumerate(order):
+            score = float(-rank)
+            ranked.append((f"s{place}", score))
+        run = Run.from_lists({"c": ranked})
+
+        golds = {}
+        for place, (_, is_gold) in enumerate(row):
+            golds[f"s{place}"] = int(is_gold)
         qrels = Qrels({"c": {**golds, "not found": 1}})
-        assert values[number] == pytest.approx(evaluate(run, qrels, ["mrr@5"], ["c"])["mrr@5"][0])
+        measured = evaluate(run, qrels, ["mrr@5"], ["c"])
+        expected = measured["mrr@5"][0]
+        assert values[number] == pytest.approx(expected)
 
 
 def test_papers_are_dealt_whole_and_evenly() -> None:
-    groups = np.repeat(np.arange(40), [30, 20, *[3] * 38])
+    pair_counts = [30, 20, *[3] * 38]
+    groups = np.repeat(np.arange(40), pair_counts)
     folds = deal_papers(groups, 5, 1)
-    assert all(len(set(folds[groups == paper])) == 1 for paper in range(40))
+    for paper in range(40):
+        is_own = groups == paper
+        own_folds = set(folds[is_own])
+        assert len(own_folds) == 1
+
     counts = np.bincount(folds)
-    assert len(counts) == 5 and counts.max() - counts.min() <= 3
-    assert (folds == deal_papers(groups, 5, 1)).all() and (folds != deal_papers(groups, 5, 2)).any()
+    assert len(counts) == 5
+    most_uneven = counts.max() - counts.min()
+    assert most_uneven <= 3
+    again = deal_papers(groups, 5, 1)
+    other_seed = deal_papers(groups, 5, 2)
+    assert (folds == again).all()
+    assert (folds != other_seed).any()
     with refused(UserError, " 41 papers", " 40"):
         deal_papers(groups, 41, 1)
 
@@ -142,20 +246,44 @@ def test_no_claim_is_ranked_by_what_saw_its_paper() -> None:
     folds = deal_papers(lists.groups, 5, 1)
     found = held_out(lists, folds, 0.001)
     for row in range(40):
-        others, own = lists.of(folds != folds[row]), lists.of(np.array([row]))
-        assert lists.groups[row] not in others.groups
-        scores = own.features @ fit_linear(others, 0.001).astype(np.float32)
-        assert found[row] == reciprocal_ranks(scores, own)[0]
-    seen = lists.features @ fit_linear(lists, 0.001).astype(np.float32)
-    assert (found != reciprocal_ranks(seen, lists)).any()
+        own_fold = folds[row]
+        others = lists.of(folds != own_fold)
+        own = lists.of(np.array([row]))
+        paper = lists.groups[row]
+        assert paper not in others.groups
+        weights = fit_linear(others, 0.001)
+        scores = own.features @ weights.astype(np.float32)
+        ranks = reciprocal_ranks(scores, own)
+        assert found[row] == ranks[0]
+
+    weights = fit_linear(lists, 0.001)
+    seen = lists.features @ weights.astype(np.float32)
+    seen_ranks = reciprocal_ranks(seen, lists)
+    assert (found != seen_ranks).any()
 
 
 def test_the_path_begins_with_the_base_and_adds_what_helps_most() -> None:
-    lists = replace(planted([0.3, 0.0, 2.0, 0.8], claims=600), signed=np.zeros(4, bool))
+    four_views = planted([0.3, 0.0, 2.0, 0.8], claims=600)
+    lists = replace(four_views, signed=np.zeros(4, bool))
     folds = deal_papers(lists.groups, 3, 1)
     recipes = try_recipes(lists, folds, (0.01, 0.1))
     sets = list(dict.fromkeys(recipe.views for recipe in recipes))
-    assert sets == [(0, 1), (0, 1, 2), (0, 1, 2, 3)]
-    assert {recipe.penalty for recipe in recipes} == {0.01, 0.1} and len(recipes) == 6
-    means = [max(float(v.mean()) for r, v in recipes.items() if r.views == views) for views in sets]
+    assert sets == [
+        (0, 1),
+        (0, 1, 2),
+        (0, 1, 2, 3),
+    ]
+    penalties = {recipe.penalty for recipe in recipes}
+    assert penalties == {0.01, 0.1}
+    assert len(recipes) == 6
+
+    means = []
+    for views in sets:
+        own_means = []
+        for recipe, values in recipes.items():
+            if recipe.views == views:
+                mean = values.mean()
+                own_means.append(float(mean))
+        best = max(own_means)
+        means.append(best)
     assert means[1] > means[0] + 0.05

@@ -35,7 +35,9 @@ REMINED: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def train(setup: tuple[Path, Path]) -> Dataset:
-    return carve_val(load(setup[1], "train"), 0.2, 13)[0]
+    whole = load(setup[1], "train")
+    rest, _ = carve_val(whole, 0.2, 13)
+    return rest
 
 
 def named_file(kind: str, train: Dataset, path: Path) -> Path:
@@ -45,14 +47,25 @@ def named_file(kind: str, train: Dataset, path: Path) -> Path:
         claims = [claim for claim in train.claims if claim.lang == "en"]
     rows = []
     for claim in claims:
-        rest = [s.id for s in train.sources if s.id not in claim.golds][:3]
-        rows.append(mined_row(claim.id, claim.golds[0], *rest))
+        others = [s.id for s in train.sources if s.id not in claim.golds]
+        gold = claim.golds[0]
+        row = mined_row(claim.id, gold, *others[:3])
+        rows.append(row)
     write_mined(rows, path)
     return path
 
 
 def pairs_in(path: Path, train: Dataset) -> list[tuple[str, str]]:
-    return [(row.claim, row.positive) for row in read_mined(path, train)]
+    rows = read_mined(path, train)
+    return [(row.claim, row.positive) for row in rows]
+
+
+def all_negatives(rows: Sequence[MinedRow]) -> tuple[Negative, ...]:
+    """The negatives of all rows, one after another."""
+    negatives: list[Negative] = []
+    for row in rows:
+        negatives += row.negatives
+    return tuple(negatives)
 
 
 @pytest.mark.parametrize("kind", ["reversed", "subset"])
@@ -68,42 +81,68 @@ def test_a_named_file_keeps_its_pairs_in_their_places(
     real = TrainingPairs.batch
 
     def remember(self: TrainingPairs, plan: BatchPlan) -> TrainBatch:
-        languages.append({self.languages[i] for i in plan.rows})
-        negatives_of[plan.epoch].add(tuple(n for row in self.rows for n in row.negatives))
+        batch_languages = {self.languages[row] for row in plan.rows}
+        languages.append(batch_languages)
+        negatives = all_negatives(self.rows)
+        negatives_of[plan.epoch].add(negatives)
         # A new list begins at its hardest; near-duplicates are those of the run's mining.
-        assert plan.turns == (0,) * len(plan.rows) and self.mining == config.mining
+        assert plan.turns == (0,) * len(plan.rows)
+        assert self.mining == config.mining
         return real(self, plan)
 
     monkeypatch.setattr(TrainingPairs, "batch", remember)
-    mined_file, out = named_file(kind, train, tmp_path / "named.jsonl"), tmp_path / "run"
+    mined_file = named_file(kind, train, tmp_path / "named.jsonl")
+    out = tmp_path / "run"
     config = small_config(*setup, out, mined=mined_file, **REMINED)
     finetune(config)
     assert all(len(language) == 1 for language in languages)
-    assert set.union(*languages) == ({"en"} if kind == "subset" else {"en", "de"})
+    expected_languages = {"en"} if kind == "subset" else {"en", "de"}
+    assert set.union(*languages) == expected_languages
+
     expected = pairs_in(mined_file, train)
-    for epoch in (1, 2):
-        assert pairs_in(out / f"mined-epoch-{epoch}.jsonl", train) == expected
-    mined = [mined_file, *(out / f"mined-epoch-{epoch}.jsonl" for epoch in (1, 2))]
-    files = [tuple(n for r in read_mined(path, train) for n in r.negatives) for path in mined]
+    mined_again = [out / f"mined-epoch-{epoch}.jsonl" for epoch in (1, 2)]
+    for path in mined_again:
+        assert pairs_in(path, train) == expected
+    files = []
+    for path in [mined_file, *mined_again]:
+        rows = read_mined(path, train)
+        files.append(all_negatives(rows))
     assert files[0] != files[1] != files[2]
     # No batch, made ahead as they are, has negatives from before they were mined again.
     assert negatives_of == [{negatives} for negatives in files]
 
 
 def test_other_pairs_or_another_order_are_refused(train: Dataset, encoder: Encoder) -> None:
-    rows = [MinedRow(c.id, c.golds[0], ()) for c in train.claims[:3]]
+    first_claims = train.claims[:3]
+    rows = [MinedRow(claim.id, claim.golds[0], ()) for claim in first_claims]
     pairs = TrainingPairs(train, rows, encoder, recipe_of(0))
-    for new_rows in (rows[::-1], rows[:2], [*rows, MinedRow(train.claims[3].id, "s00", ())]):
+    other_claim = train.claims[3]
+    another = MinedRow(other_claim.id, "s00", ())
+    for new_rows in (
+        rows[::-1],
+        rows[:2],
+        [*rows, another],
+    ):
         with refused(ValueError, "order"):
             pairs.use(new_rows)
-    negative = next(s.id for s in train.sources if s.id not in train.golds)
-    pairs.use([replace(row, negatives=(Negative(negative, 0.5, "both"),)) for row in rows])
-    assert [row.negatives[0].source for row in pairs.rows] == [negative] * 3
+
+    name = next(s.id for s in train.sources if s.id not in train.golds)
+    negative = Negative(name, 0.5, "both")
+    pairs.use([replace(row, negatives=(negative,)) for row in rows])
+    used = [row.negatives[0].source for row in pairs.rows]
+    assert used == [name] * 3
 
 
 @pytest.mark.parametrize(
     ("interval", "negatives", "expected"),
-    [(0, 2, []), (1, 2, [1, 2, 3, 4, 5]), (2, 2, [2, 4]), (4, 2, [4]), (6, 2, []), (2, 0, [])],
+    [
+        (0, 2, []),
+        (1, 2, [1, 2, 3, 4, 5]),
+        (2, 2, [2, 4]),
+        (4, 2, [4]),
+        (6, 2, []),
+        (2, 0, []),
+    ],
 )
 def test_after_which_epochs_negatives_are_mined(
     interval: int,
@@ -121,12 +160,17 @@ def test_after_which_epochs_negatives_are_mined(
         optimisation__remine_every=interval,
         optimisation__negatives=negatives,
     )
-    assert [i for i in range(7) if mines_after(config.optimisation, i)] == expected
+    optimisation = config.optimisation
+    mined_after = [epoch for epoch in range(7) if mines_after(optimisation, epoch)]
+    assert mined_after == expected
 
 
 @pytest.mark.parametrize("train", ["both", "query_only"])
 def test_nothing_is_encoded_twice_and_the_plan_counts_it(
-    train: str, setup: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: str,
+    setup: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One process mines again what it has just scored val with; an epoch is a model."""
     encoded: Counter[tuple[str, str, str]] = Counter()
@@ -134,18 +178,36 @@ def test_nothing_is_encoded_twice_and_the_plan_counts_it(
 
     def count_texts(self: Encoder, texts: Sequence[Tokens], side: Side, *options: Any) -> Any:
         assert self.weights is not None
-        encoded.update((repr(sorted(self.weights.items())), side, repr(text)) for text in texts)
+        weights = sorted(self.weights.items())
+        model = repr(weights)
+        for text in texts:
+            key = (model, side, repr(text))
+            encoded[key] += 1
         return real(self, texts, side, *options)
 
     monkeypatch.setattr(Encoder, "_encode_chunk", count_texts)
-    extra = {"optimisation__train": train, "store": tmp_path / "store", "choose": "last"}
+    extra = {
+        "optimisation__train": train,
+        "store": tmp_path / "store",
+        "choose": "last",
+    }
     config = small_config(*setup, tmp_path / "run", **REMINED | extra)
     finetune(config)
     assert set(encoded.values()) == {1}
     # Step 0 and three epochs, of which the last mines nothing; the first and the last report.
     claims = Counter(model for model, side, _ in encoded if side == "claim")
     assert sorted(claims.values()) == [8 + 12, 48, 48, 48 + 12]
-    held_out = replace(config, data=replace(config.data, val_share=8 / 48))
-    run_plan = plan(held_out, Sizes(48, 12, 24, 36, claim_tokens=10.0, source_tokens=10.0))
+
+    larger_val = replace(config.data, val_share=8 / 48)
+    held_out = replace(config, data=larger_val)
+    sizes = Sizes(
+        48,
+        12,
+        24,
+        36,
+        claim_tokens=10.0,
+        source_tokens=10.0,
+    )
+    run_plan = plan(held_out, sizes)
     texts = sum(part.texts for part in run_plan.parts if not part.trains)
     assert texts == sum(encoded.values())

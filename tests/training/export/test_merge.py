@@ -26,7 +26,13 @@ from tests.models import mistral as gritlm
 from tests.refusals import refused
 from tests.training.points import RENDERING, TEMPLATE, byte_level, config, write_point
 
-TEXTS = ["a b c", "vaccine works .", "claim : paper", "works", "a vaccine paper works : " * 5]
+TEXTS = [
+    "a b c",
+    "vaccine works .",
+    "claim : paper",
+    "works",
+    "a vaccine paper works : " * 5,
+]
 # The W of the tiny model that is compared, and the adapter's names for it.
 LAYER = "encoder.layer.1.attention.self.value"
 ADAPTER = f"base_model.model.{LAYER}"
@@ -34,62 +40,102 @@ ADAPTER = f"base_model.model.{LAYER}"
 
 @pytest.fixture
 def base(tmp_path: Path, tiny_folder: Path) -> Path:
-    return Path(shutil.copytree(tiny_folder, tmp_path / "base"))
+    copy = shutil.copytree(tiny_folder, tmp_path / "base")
+    return Path(copy)
 
 
 def export(checkpoint: Path, out: Path, **options: Any) -> Path:
     scale = options.pop("scale", None)
     options["scales"] = None if scale is None else [scale]
-    merge(MergeConfig([str(checkpoint)], out, **options))
+    merge_config = MergeConfig([str(checkpoint)], out, **options)
+    merge(merge_config)
     return out
 
 
 def vectors(encoder: Encoder) -> np.ndarray:
-    return np.stack([encoder.encode(TEXTS, side)[0] for side in ("claim", "source")])
+    claims, _ = encoder.encode(TEXTS, "claim")
+    sources, _ = encoder.encode(TEXTS, "source")
+    return np.stack([claims, sources])
 
 
 def their_vectors(folder: Path) -> np.ndarray:
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(folder), device="cpu")
-    return np.stack([model.encode_query(TEXTS), model.encode_document(TEXTS)])
+    claims = model.encode_query(TEXTS)
+    sources = model.encode_document(TEXTS)
+    return np.stack([claims, sources])
+
+
+def largest_difference(found: np.ndarray, expected: np.ndarray) -> np.floating:
+    """Return the largest absolute difference of two arrays of vectors."""
+    differences = np.abs(found - expected)
+    return differences.max()
 
 
 def model_weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
+def adapter_factors(checkpoint: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """Read A and B of the layer that is compared."""
+    adapter = load_file(checkpoint / "adapter_model.safetensors")
+    first = adapter[f"{ADAPTER}.lora_A.weight"]
+    second = adapter[f"{ADAPTER}.lora_B.weight"]
+    return first, second
+
+
+def exported_record(folder: Path) -> dict[str, Any]:
+    """Read what an export says of itself."""
+    text = (folder / "claim2source.json").read_text()
+    record: dict[str, Any] = json.loads(text)
+    return record
+
+
 def hashes(folder: Path) -> dict[str, str]:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): file_hash(path) for path in files}
+    found: dict[str, str] = {}
+    for path in folder.rglob("*"):
+        if path.is_file():
+            name = str(path.relative_to(folder))
+            found[name] = file_hash(path)
+    return found
 
 
 def test_a_bidirectional_decoder_with_a_masked_template_is_the_same_there(tmp_path: Path) -> None:
     """Like GritLM: the mean over only the text's tokens, which attend to later ones."""
     base = gritlm.save_mistral(tmp_path / "mistral")
     template = Template(gritlm.CLAIM, gritlm.SOURCE, pool_prefix=False)
-    model = config(base, template=template, bidirectional=True, max_length=200)
+    model = config(
+        base,
+        template=template,
+        bidirectional=True,
+        max_length=200,
+    )
     encoder = write_point(model, tmp_path / "point", "lora")
     out = export(tmp_path / "point", tmp_path / "out")
     expected = vectors(encoder)
-    assert np.abs(their_vectors(out) - expected).max() < 1e-5
+    assert largest_difference(their_vectors(out), expected) < 1e-5
     exported = resolve(out, "cpu").encoder
-    assert exported.settings == encoder.settings and exported.settings.bidirectional
-    assert np.abs(vectors(exported) - expected).max() < 1e-5
+    assert exported.settings == encoder.settings
+    assert exported.settings.bidirectional
+    assert largest_difference(vectors(exported), expected) < 1e-5
     # Causal attention, or pooling the instruction, gives other vectors.
     for name, key, value in (
         ("config.json", "is_causal", True),
         ("1_Pooling/config.json", "include_prompt", True),
     ):
-        text = (out / name).read_text()
-        (out / name).write_text(json.dumps(json.loads(text) | {key: value}))
-        assert np.abs(their_vectors(out) - expected).max() > 1e-2, key
-        (out / name).write_text(text)
+        file = out / name
+        text = file.read_text()
+        changed = json.loads(text) | {key: value}
+        file.write_text(json.dumps(changed))
+        assert largest_difference(their_vectors(out), expected) > 1e-2, key
+        file.write_text(text)
 
 
 def test_a_prefix_pooled_on_one_side_alone_is_not_exported(base: Path, tmp_path: Path) -> None:
     template = replace(TEMPLATE, pool_prefix="claim")
-    write_point(config(base, template=template), tmp_path / "point", "lora")
+    model = config(base, template=template)
+    write_point(model, tmp_path / "point", "lora")
     with refused(UserError, "template.pool_prefix: claim: "):
         export(tmp_path / "point", tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -101,10 +147,18 @@ def save_experts(folder: Path, kind: str) -> Path:
 
     torch.manual_seed(0)
     experts = "num_local_experts" if kind == "Mixtral" else "num_experts"
-    own = {"vocab_size": 300, "moe_intermediate_size": 24, "head_dim": 8, "num_experts_per_tok": 2}
-    sizes = gritlm.SIZES | own | {experts: 4}
-    shape = getattr(transformers, f"{kind}Config")(**sizes)
-    getattr(transformers, f"{kind}Model")(shape).save_pretrained(folder)
+    own = {
+        "vocab_size": 300,
+        "moe_intermediate_size": 24,
+        "head_dim": 8,
+        "num_experts_per_tok": 2,
+        experts: 4,
+    }
+    sizes = gritlm.SIZES | own
+    config_class = getattr(transformers, f"{kind}Config")
+    model_class = getattr(transformers, f"{kind}Model")
+    model = model_class(config_class(**sizes))
+    model.save_pretrained(folder)
     byte_level(folder, pad=True)
     return folder
 
@@ -112,54 +166,73 @@ def save_experts(folder: Path, kind: str) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Mixtral", "Qwen3Moe"])
 def test_adapters_over_experts_are_merged(kind: str, tmp_path: Path) -> None:
-    model = config(save_experts(tmp_path / "base", kind), pooling="last", max_length=32)
-    encoder = write_point(model, tmp_path / "point", "lora", move=0.1, lora_dropout=0.0)
-    wrapped = {m.parameter_name for m in encoder.model.modules() if hasattr(m, "parameter_name")}
+    base = save_experts(tmp_path / "base", kind)
+    model = config(base, pooling="last", max_length=32)
+    point = tmp_path / "point"
+    encoder = write_point(model, point, "lora", move=0.1, lora_dropout=0.0)
+    modules = encoder.model.modules()
+    wrapped = set()
+    for module in modules:
+        if hasattr(module, "parameter_name"):
+            wrapped.add(module.parameter_name)
     assert wrapped >= {"gate_up_proj", "down_proj"}
     base_vectors = vectors(resolve(model, "cpu").encoder)
-    assert np.abs(base_vectors - vectors(encoder)).max() > 1e-2
+    assert largest_difference(base_vectors, vectors(encoder)) > 1e-2
     set_adapter_scale(encoder.model, 0.5)
-    out = export(tmp_path / "point", tmp_path / "out", scale=0.5)
-    assert model_weights(out).keys() == model_weights(tmp_path / "base").keys()
-    assert np.abs(their_vectors(out) - vectors(encoder)).max() < 1e-4
-    assert np.abs(vectors(resolve(out, "cpu").encoder) - vectors(encoder)).max() < 1e-4
+    out = export(point, tmp_path / "out", scale=0.5)
+    assert model_weights(out).keys() == model_weights(base).keys()
+    assert largest_difference(their_vectors(out), vectors(encoder)) < 1e-4
+    exported = resolve(out, "cpu").encoder
+    assert largest_difference(vectors(exported), vectors(encoder)) < 1e-4
+    other = tmp_path / "other"
     with refused(InputError, "target_parameters"):
-        second = write_point(model, tmp_path / "other", "lora", move=0.2, lora_dropout=0.0)
+        second = write_point(model, other, "lora", move=0.2, lora_dropout=0.0)
         assert second is not encoder
-        write_sum(read_parts([tmp_path / "point", tmp_path / "other"]), tmp_path / "soup")
+        write_sum(read_parts([point, other]), tmp_path / "soup")
 
 
 @pytest.mark.parametrize(
     "scale",
-    [None, 0.5, *(pytest.param(scale, marks=pytest.mark.slow) for scale in (0.0, 1.0, 1.5))],
+    [
+        None,
+        0.5,
+        pytest.param(0.0, marks=pytest.mark.slow),
+        pytest.param(1.0, marks=pytest.mark.slow),
+        pytest.param(1.5, marks=pytest.mark.slow),
+    ],
 )
 def test_lora_is_the_base_plus_scaled_delta(
     scale: float | None, base: Path, tmp_path: Path
 ) -> None:
-    write_point(config(base), tmp_path / "point", "lora")
-    point, out, scales = tmp_path / "point", tmp_path / "out", None if scale is None else [scale]
-    lines = merge(MergeConfig([str(point)], out, scales=scales))
-    adapter = load_file(point / "adapter_model.safetensors")
-    a, b = (adapter[f"{ADAPTER}.lora_{x}.weight"] for x in "AB")
-    base_weights, merged = model_weights(base), model_weights(out)
+    point = tmp_path / "point"
+    out = tmp_path / "out"
+    write_point(config(base), point, "lora")
+    scales = None if scale is None else [scale]
+    merge_config = MergeConfig([str(point)], out, scales=scales)
+    lines = merge(merge_config)
+    a, b = adapter_factors(point)
+    base_weights = model_weights(base)
+    merged = model_weights(out)
     factor = 1.0 if scale is None else scale
-    expected = base_weights[f"{LAYER}.weight"] + factor * (8 / 2) * (b @ a)
+    delta = factor * (8 / 2) * (b @ a)
+    expected = base_weights[f"{LAYER}.weight"] + delta
     assert torch.allclose(merged[f"{LAYER}.weight"], expected, atol=1e-6)
     assert (b @ a).abs().max() > 1e-2
     assert merged.keys() == base_weights.keys()
-    assert torch.equal(merged[f"{LAYER}.bias"], base_weights[f"{LAYER}.bias"])
-    record = json.loads((out / "claim2source.json").read_text())
+    bias = base_weights[f"{LAYER}.bias"]
+    assert torch.equal(merged[f"{LAYER}.bias"], bias)
+    record = exported_record(out)
     assert record["scale"] == record["weights"]["scale"] == factor
     # Its origin is written next to it, and printed.
     assert record["base"]["sha256"] == file_hash(base / "model.safetensors")
-    assert record["weights"]["sha256"] == file_hash(point / "adapter_model.safetensors")
+    adapter_hash = file_hash(point / "adapter_model.safetensors")
+    assert record["weights"]["sha256"] == adapter_hash
     assert record["sha256"] == file_hash(out / "model.safetensors")
-    assert (record["weights"]["kind"], record["encoder"]["max_length"], record["epoch"]) == (
-        "lora",
-        12,
-        1,
-    )
-    assert f"scale {factor:g}" in lines[0] and record["base"]["sha256"] in lines[1]
+    assert record["weights"]["kind"] == "lora"
+    assert record["encoder"]["max_length"] == 12
+    assert record["epoch"] == 1
+    assert f"scale {factor:g}" in lines[0]
+    assert record["base"]["sha256"] in lines[1]
     assert not (out / "manifest.json").exists()
 
 
@@ -167,82 +240,109 @@ def test_a_plain_export_of_full_weights_needs_no_base(base: Path, tmp_path: Path
     encoder = write_point(config(base), tmp_path / "point", "full")
     shutil.rmtree(base)
     out = export(tmp_path / "point", tmp_path / "out")
-    assert np.abs(vectors(resolve(out, "cpu").encoder) - vectors(encoder)).max() < 1e-5
+    exported = resolve(out, "cpu").encoder
+    assert largest_difference(vectors(exported), vectors(encoder)) < 1e-5
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lora", "full"])
 def test_the_base_is_the_same_after_every_export(kind: str, base: Path, tmp_path: Path) -> None:
     """Also if several scales are written one after the other."""
-    write_point(config(base), tmp_path / "point", kind)
-    before = hashes(base), hashes(tmp_path / "point")
-    scaled = ScaledCheckpoint(tmp_path / "point", "cpu", "float32")
+    point = tmp_path / "point"
+    write_point(config(base), point, kind)
+    base_before = hashes(base)
+    point_before = hashes(point)
+    scaled = ScaledCheckpoint(point, "cpu", "float32")
     for turn, scale in enumerate([1.0, 0.5, 0.0, 0.5, 1.0]):
-        scaled.save_model(tmp_path / f"m{turn}", scale, "float32")
-        fresh = export(tmp_path / "point", tmp_path / f"o{turn}", scale=scale)
-        in_turn, by_itself = model_weights(tmp_path / f"m{turn}"), model_weights(fresh)
-        assert all(torch.equal(in_turn[name], by_itself[name]) for name in by_itself)
-        assert (hashes(base), hashes(tmp_path / "point")) == before
+        folder = tmp_path / f"m{turn}"
+        scaled.save_model(folder, scale, "float32")
+        fresh = export(point, tmp_path / f"o{turn}", scale=scale)
+        in_turn = model_weights(folder)
+        by_itself = model_weights(fresh)
+        for name, weight in by_itself.items():
+            assert torch.equal(in_turn[name], weight)
+        assert hashes(base) == base_before
+        assert hashes(point) == point_before
 
 
 def test_a_bfloat16_base_is_merged_in_float32_and_cast_once(base: Path, tmp_path: Path) -> None:
     from transformers import AutoModel
 
-    AutoModel.from_pretrained(base, dtype=torch.bfloat16).save_pretrained(base)
+    half_model = AutoModel.from_pretrained(base, dtype=torch.bfloat16)
+    half_model.save_pretrained(base)
+    point = tmp_path / "point"
     # Many small moves: each is lost when it is added to a bfloat16 weight by itself.
-    write_point(config(base, dtype="bfloat16"), tmp_path / "point", "lora", move=0.02)
-    adapter = load_file(tmp_path / "point" / "adapter_model.safetensors")
-    a, b = (adapter[f"{ADAPTER}.lora_{x}.weight"] for x in "AB")
+    half_config = config(base, dtype="bfloat16")
+    write_point(half_config, point, "lora", move=0.02)
+    a, b = adapter_factors(point)
     assert a.dtype == torch.float32
-    exact = model_weights(base)[f"{LAYER}.weight"].float() + 0.5 * 4 * (b @ a)
-    out = export(tmp_path / "point", tmp_path / "out", scale=0.5)
+    base_weight = model_weights(base)[f"{LAYER}.weight"]
+    delta = 0.5 * 4 * (b @ a)
+    exact = base_weight.float() + delta
+    out = export(point, tmp_path / "out", scale=0.5)
     weight = model_weights(out)[f"{LAYER}.weight"]
     assert weight.dtype == torch.bfloat16
     assert torch.equal(weight, exact.to(torch.bfloat16))
-    naive = model_weights(base)[f"{LAYER}.weight"] + (0.5 * 4 * (b @ a)).to(torch.bfloat16)
+    naive = base_weight + delta.to(torch.bfloat16)
     assert not torch.equal(weight, naive)
-    full = export(tmp_path / "point", tmp_path / "f32", scale=0.5, dtype="float32")
+    full = export(point, tmp_path / "f32", scale=0.5, dtype="float32")
     full_weight = model_weights(full)[f"{LAYER}.weight"]
-    assert full_weight.dtype == torch.float32 and torch.allclose(full_weight, exact, atol=1e-7)
-    assert resolve(out).encoder.model.dtype == torch.float32  # as asked, not as the file is
-    assert json.loads((out / "claim2source.json").read_text())["encoder"]["dtype"] == "bfloat16"
+    assert full_weight.dtype == torch.float32
+    assert torch.allclose(full_weight, exact, atol=1e-7)
+    encoder = resolve(out).encoder
+    assert encoder.model.dtype == torch.float32  # as asked, not as the file is
+    assert exported_record(out)["encoder"]["dtype"] == "bfloat16"
 
 
 def test_an_adapter_trained_over_4_bits_is_merged_without_a_gpu(base: Path, tmp_path: Path) -> None:
     """Into the base's own weights, in float32, without a trace of 4 bits in the export."""
-    write_point(config(base), tmp_path / "point", "lora")
-    half = export(tmp_path / "point", tmp_path / "plain", scale=0.5)
-    manifest = Manifest.read(tmp_path / "point")
-    four = replace(manifest, encoder=replace(manifest.encoder, quantization="nf4"))
-    four.write(tmp_path / "point")
-    lines = merge(MergeConfig([str(tmp_path / "point")], tmp_path / "out", scales=[0.5]))
+    point = tmp_path / "point"
+    out = tmp_path / "out"
+    write_point(config(base), point, "lora")
+    half = export(point, tmp_path / "plain", scale=0.5)
+    manifest = Manifest.read(point)
+    quantized = replace(manifest.encoder, quantization="nf4")
+    four = replace(manifest, encoder=quantized)
+    four.write(point)
+    merge_config = MergeConfig([str(point)], out, scales=[0.5])
+    lines = merge(merge_config)
     assert any("nf4" in line and "own weights" in line for line in lines)
-    merged, expected = model_weights(tmp_path / "out"), model_weights(half)
+    merged = model_weights(out)
+    expected = model_weights(half)
     assert merged.keys() == expected.keys()
-    assert all(torch.equal(merged[name], expected[name]) for name in expected)
-    assert "quantization_config" not in json.loads((tmp_path / "out" / "config.json").read_text())
-    assert resolve(tmp_path / "out", "cpu").encoder.settings.quantization is None
-    record = json.loads((tmp_path / "out" / "claim2source.json").read_text())
+    for name, weight in expected.items():
+        assert torch.equal(merged[name], weight)
+    text = (out / "config.json").read_text()
+    model_config = json.loads(text)
+    assert "quantization_config" not in model_config
+    exported = resolve(out, "cpu").encoder
+    assert exported.settings.quantization is None
+    record = exported_record(out)
     assert record["encoder"]["quantization"] is None
     # Used as it was trained it still needs its 4 bits.
     with refused(UserError, "quantization"):
-        resolve(tmp_path / "point", "cpu")
+        resolve(point, "cpu")
 
 
 @pytest.mark.parametrize("kind", ["lora", pytest.param("full", marks=pytest.mark.slow)])
 def test_what_its_base_may_do_is_said_by_the_user(kind: str, base: Path, tmp_path: Path) -> None:
-    torch.save(load_file(base / "model.safetensors"), base / "pytorch_model.bin")
-    (base / "model.safetensors").unlink()
-    allowed = config(base, allow_bin=(str(base),))
-    write_point(allowed, tmp_path / "point", kind)
+    safe_file = base / "model.safetensors"
+    torch.save(load_file(safe_file), base / "pytorch_model.bin")
+    safe_file.unlink()
+    allow_bin = (str(base),)
+    allowed = config(base, allow_bin=allow_bin)
+    point = tmp_path / "point"
+    out = tmp_path / "out"
+    write_point(allowed, point, kind)
     with refused(InputError, "model.allow_bin"):
-        export(tmp_path / "point", tmp_path / "out", scale=0.5)
-    model_config = ModelConfig(allow_bin=(str(base),), attention="eager")
-    export(tmp_path / "point", tmp_path / "out", scale=0.5, model=model_config)
-    scaled = ScaledCheckpoint(tmp_path / "point", "cpu", model=model_config)
+        export(point, out, scale=0.5)
+    model_config = ModelConfig(allow_bin=allow_bin, attention="eager")
+    export(point, out, scale=0.5, model=model_config)
+    scaled = ScaledCheckpoint(point, "cpu", model=model_config)
     assert scaled.encoder.model.config._attn_implementation == "eager"
+    other_pooling = replace(model_config, pooling="cls")
     with refused(ConfigError, "model.pooling"):
-        export(tmp_path / "point", tmp_path / "more", model=replace(model_config, pooling="cls"))
+        export(point, tmp_path / "more", model=other_pooling)
 
 
 @pytest.mark.parametrize("kind", ["lora", pytest.param("full", marks=pytest.mark.slow)])
@@ -251,17 +351,23 @@ def test_an_export_for_claims_alone_reads_sources_by_the_base(
 ) -> None:
     write_point(config(base), tmp_path / "point", kind)
     manifest = Manifest.read(tmp_path / "point")
-    half = replace(manifest, weights=replace(manifest.weights, trained="query_only"))
+    weights = replace(manifest.weights, trained="query_only")
+    half = replace(manifest, weights=weights)
     half.write(tmp_path / "point")
     out = export(tmp_path / "point", tmp_path / "out")
-    point, merged = resolve(tmp_path / "point", "cpu").encoder, resolve(out, "cpu").encoder
-    assert np.abs(vectors(merged) - vectors(point)).max() < 1e-5
+    point = resolve(tmp_path / "point", "cpu").encoder
+    merged = resolve(out, "cpu").encoder
+    assert largest_difference(vectors(merged), vectors(point)) < 1e-5
     before = resolve(config(base), "cpu").encoder
-    assert np.abs(merged.encode(TEXTS, "source")[0] - before.encode(TEXTS, "source")[0]).max() == 0
-    assert np.abs(merged.encode(TEXTS, "claim")[0] - before.encode(TEXTS, "claim")[0]).max() > 1e-2
-    assert merged.source_encoder is not None and merged.source_encoder.key() == before.key()
+    claims, sources = vectors(merged)
+    claims_before, sources_before = vectors(before)
+    assert largest_difference(sources, sources_before) == 0
+    assert largest_difference(claims, claims_before) > 1e-2
+    assert merged.source_encoder is not None
+    assert merged.source_encoder.key() == before.key()
     save_tiny(base, seed=5)
-    with refused(InputError, out / "claim2source.json", ": base.sha256: "):
+    record = out / "claim2source.json"
+    with refused(InputError, record, ": base.sha256: "):
         resolve(out, "cpu")
 
 
@@ -273,14 +379,23 @@ def test_the_base_is_hashed_again_once_all_is_written(
     write_point(config(base), tmp_path / "full", "full")
 
     def line(point: str, **options: Any) -> str:
-        lines = merge(MergeConfig([str(tmp_path / point)], tmp_path / f"out-{point}", **options))
+        checkpoint = str(tmp_path / point)
+        out = tmp_path / f"out-{point}"
+        merge_config = MergeConfig([checkpoint], out, **options)
+        lines = merge(merge_config)
         return next(line for line in lines if line.startswith("base "))
 
     assert "unchanged: hashed again" in line("point")
-    assert "not read" in line("full") and "unchanged" not in line("full", overwrite=True)
-    assert "unchanged: hashed again" in line("full", overwrite=True, scales=[0.5])
+    assert "not read" in line("full")
+    assert "unchanged" not in line("full", overwrite=True)
+    scaled = line("full", overwrite=True, scales=[0.5])
+    assert "unchanged: hashed again" in scaled
     real = exporting.write_modules
-    spoils = lambda *a: (real(*a), save_tiny(base, seed=5))  # noqa: E731
+
+    def spoils(*arguments: Any) -> None:
+        real(*arguments)
+        save_tiny(base, seed=5)
+
     monkeypatch.setattr(exporting, "write_modules", spoils)
     with refused(UserError, f"{base}: "):
         export(tmp_path / "point", tmp_path / "out")
@@ -291,17 +406,23 @@ def test_what_is_asked_for_goes_before_what_an_export_says(base: Path, tmp_path:
     write_point(config(base), tmp_path / "point", "lora")
     out = export(tmp_path / "point", tmp_path / "out")
     template = Template("claim : ", "", True)
-    resolved = resolve(ModelConfig(str(out), template=template), "cpu")
+    model = ModelConfig(str(out), template=template)
+    resolved = resolve(model, "cpu")
     assert resolved.encoder.settings.template == template
     assert resolved.rendering_for(None) == RENDERING
-    assert resolved.rendering_for(Rendering("translated")) == Rendering("translated")
-    record = json.loads((out / "claim2source.json").read_text())
+    translated = Rendering("translated")
+    assert resolved.rendering_for(translated) == translated
+    file = out / "claim2source.json"
+    record = exported_record(out)
     for harm, reason in (
-        ({"rendering": {"claims": "sung", "sources": "metadata"}}, "rendering.claims: 'sung'"),
+        (
+            {"rendering": {"claims": "sung", "sources": "metadata"}},
+            "rendering.claims: 'sung'",
+        ),
         ({"encoder": {}}, "encoder.pooling: "),
     ):
-        (out / "claim2source.json").write_text(json.dumps(record | harm))
-        with refused(InputError, f"{out / 'claim2source.json'}: {reason}"):
+        file.write_text(json.dumps(record | harm))
+        with refused(InputError, f"{file}: {reason}"):
             resolve(out, "cpu")
 
 
@@ -320,10 +441,13 @@ def test_a_prefix_that_sentence_transformers_would_cut_elsewhere_is_refused(
     """In this tokenizer the space at the prefix's end belongs to the next word."""
     (base / "tokenizer.json").unlink()
     byte_level(base, join="A", pad=True)
-    values = json.loads((base / "config.json").read_text()) | {"vocab_size": 300}
+    text = (base / "config.json").read_text()
+    shape = json.loads(text)
+    values = shape | {"vocab_size": 300}
     from transformers import BertConfig, BertModel
 
-    BertModel(BertConfig(**values)).save_pretrained(base)
+    smaller = BertModel(BertConfig(**values))
+    smaller.save_pretrained(base)
     for name, template in (
         ("bad", Template("q: ", "", False)),
         ("good", Template("q:", "", False)),
@@ -339,23 +463,25 @@ def test_a_prefix_that_sentence_transformers_would_cut_elsewhere_is_refused(
 def test_nothing_is_overwritten_by_accident_and_nothing_left_half(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_point(config(base), tmp_path / "point", "lora")
+    point = tmp_path / "point"
+    write_point(config(base), point, "lora")
     mine = tmp_path / "mine"
     mine.mkdir()
-    (mine / "thesis.tex").write_text("mine")
-    for out in (mine, tmp_path / "point"):
+    thesis = mine / "thesis.tex"
+    thesis.write_text("mine")
+    for out in (mine, point):
         with refused(UserError, f"{out}: ", "--out"):
-            export(tmp_path / "point", out, overwrite=True)
-    out = export(tmp_path / "point", tmp_path / "out")
+            export(point, out, overwrite=True)
+    out = export(point, tmp_path / "out")
     before = hashes(out)
     with refused(UserError, f"{out}: ", "--overwrite"):
-        export(tmp_path / "point", out, scale=0.5)
+        export(point, out, scale=0.5)
     with monkeypatch.context() as patch:
         patch.setattr(exporting, "write_modules", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            export(tmp_path / "point", out, scale=0.5, overwrite=True)
+            export(point, out, scale=0.5, overwrite=True)
     assert hashes(out) == before
     assert not list(tmp_path.glob(".*"))
-    export(tmp_path / "point", out, scale=0.5, overwrite=True)
-    assert json.loads((out / "claim2source.json").read_text())["scale"] == 0.5
-    assert (mine / "thesis.tex").read_text() == "mine"
+    export(point, out, scale=0.5, overwrite=True)
+    assert exported_record(out)["scale"] == 0.5
+    assert thesis.read_text() == "mine"

@@ -27,26 +27,49 @@ def test_a_classifier_without_a_padding_token_is_trained_and_read(
     from sentence_transformers import CrossEncoder as Theirs
 
     folder = save_qwen(tmp_path / "qwen", pads=False)
-    extra: dict[str, Any] = {"optimisation__epochs": 1, "optimisation__save_every": 0}
-    finetune_reranker(small_config(tiny, tmp_path / "run", model__name=folder, **extra))
-    checkpoint = tmp_path / "run" / "checkpoints" / "epoch-1"
+    extra: dict[str, Any] = {
+        "optimisation__epochs": 1,
+        "optimisation__save_every": 0,
+    }
+    run = tmp_path / "run"
+    config = small_config(tiny, run, model__name=folder, **extra)
+    finetune_reranker(config)
+    checkpoint = run / "checkpoints" / "epoch-1"
     # The export pads too: a batch of pairs of unequal lengths.
     pairs = [("a", "b"), ("a", "b " * 20)]
-    model = Theirs(str(checkpoint), device="cpu", activation_fn=torch.nn.Identity())
-    predictions = [float(model.predict([pair])[0]) for pair in pairs]
-    assert np.allclose(model.predict(pairs), predictions, atol=1e-4)
+    raw = torch.nn.Identity()
+    model = Theirs(str(checkpoint), device="cpu", activation_fn=raw)
+    predictions = []
+    for pair in pairs:
+        alone = model.predict([pair])
+        predictions.append(float(alone[0]))
+    together = model.predict(pairs)
+    assert np.allclose(together, predictions, atol=1e-4)
 
 
 def test_adapters_leave_a_head_of_two_layers_to_be_trained_in_full(
     tiny: dict[str, Path], tmp_path: Path
 ) -> None:
     base = Path(shutil.copytree(tiny["cross_encoder"], tmp_path / "base"))
-    shape = DistilBertConfig(vocab_size=30522, num_labels=1, dim=16, n_heads=2, n_layers=1)
-    DistilBertForSequenceClassification(shape).save_pretrained(base)
-    extra: dict[str, Any] = {"tuning": "lora", "optimisation__epochs": 1}
-    finetune_reranker(small_config(tiny, tmp_path / "run", model__name=base, **extra))
-    file = tmp_path / "run" / "checkpoints" / "epoch-1" / "adapter_model.safetensors"
-    ends = {name.rpartition("base_model.model.")[2] for name in load_file(file)}
+    shape = DistilBertConfig(
+        vocab_size=30522,
+        num_labels=1,
+        dim=16,
+        n_heads=2,
+        n_layers=1,
+    )
+    classifier = DistilBertForSequenceClassification(shape)
+    classifier.save_pretrained(base)
+    extra: dict[str, Any] = {
+        "tuning": "lora",
+        "optimisation__epochs": 1,
+    }
+    run = tmp_path / "run"
+    config = small_config(tiny, run, model__name=base, **extra)
+    finetune_reranker(config)
+    checkpoint = run / "checkpoints" / "epoch-1"
+    weights = load_file(checkpoint / "adapter_model.safetensors")
+    ends = {name.rpartition("base_model.model.")[2] for name in weights}
     assert {"classifier.weight", "pre_classifier.weight"} < ends
     assert any(".lora_A." in name for name in ends)
 
@@ -64,16 +87,28 @@ def test_a_tuned_cross_encoder_keeps_its_bases_activation(
         model = Theirs(str(base), device="cpu", activation_fn=path())
         model.save_pretrained(str(base))
     expected = Theirs(str(base), device="cpu").activation_fn
-    config = small_config(tiny, tmp_path / "run", model__name=base, optimisation__epochs=1)
+    config = small_config(
+        tiny,
+        tmp_path / "run",
+        model__name=base,
+        optimisation__epochs=1,
+    )
     reranker = load_to_train(config, ["a claim"], 10)
-    reranker.write_full(tmp_path / "tuned")
-    tuned = Theirs(str(tmp_path / "tuned"), device="cpu")
-    assert type(tuned.activation_fn) is type(expected) is (path or torch.nn.Sigmoid)
-    full_name = f"{type(expected).__module__}.{type(expected).__name__}"
-    for file, part in (("config.json", "sentence_transformers"), (WHOLE, None)):
-        record = json.loads((tmp_path / "tuned" / file).read_text())
-        assert (record if part is None else record[part])["activation_fn"] == full_name
+    folder = tmp_path / "tuned"
+    reranker.write_full(folder)
+    tuned = Theirs(str(folder), device="cpu")
+    wanted = path or torch.nn.Sigmoid
+    assert type(tuned.activation_fn) is type(expected) is wanted
+    kind = type(expected)
+    full_name = f"{kind.__module__}.{kind.__name__}"
+    record = json.loads((folder / "config.json").read_text())
+    assert record["sentence_transformers"]["activation_fn"] == full_name
+    record = json.loads((folder / WHOLE).read_text())
+    assert record["activation_fn"] == full_name
     # Training and our stages use logits.
     pair = [("masks work", "a study of masks")]
-    raw = Theirs(str(base), device="cpu", activation_fn=torch.nn.Identity()).predict(pair)
-    assert reranker.stage.network.predict(pair)[0] == pytest.approx(raw[0], abs=1e-5)
+    identity = torch.nn.Identity()
+    theirs = Theirs(str(base), device="cpu", activation_fn=identity)
+    raw = theirs.predict(pair)
+    ours = reranker.stage.network.predict(pair)
+    assert ours[0] == pytest.approx(raw[0], abs=1e-5)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from claim2source.core.errors import ConfigError, InputError, UserError
+from claim2source.core.records import Dataset
 from claim2source.core.report import Report
 from claim2source.data.beir import write_beir
 from claim2source.data.loading import load
@@ -42,104 +43,148 @@ from tests.training.small import losses_of, power_cut, same_weights
 @pytest.fixture(scope="module")
 def trained(tiny: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("trained") / "run"
-    finetune_reranker(small_config(tiny, out, optimisation__epochs=3, rule="best"))
+    config = small_config(tiny, out, optimisation__epochs=3, rule="best")
+    finetune_reranker(config)
     return out
+
+
+def split_of_data(tiny: dict[str, Path], split: str) -> Dataset:
+    """Load a split of the small data."""
+    return load(str(tiny["data"]), split)
 
 
 def pipeline(tiny: dict[str, Path], stage: Reranker, part: str) -> float:
     """Score the first stage, re-ranked by a stage, on val or dev."""
-    data = load(str(tiny["data"]), "train" if part == "val" else part)
+    split = "train" if part == "val" else part
+    data = split_of_data(tiny, split)
     if part == "val":
         _, data = carve_val(data, 0.4, 13)
-    first = BM25().index(data.sources).search(data.claims)
-    ranked = stage.with_runtime(None, "cpu").apply(data.claims, data.sources, first.run)
+    index = BM25().index(data.sources)
+    first = index.search(data.claims)
+    on_cpu = stage.with_runtime(None, "cpu")
+    ranked = on_cpu.apply(data.claims, data.sources, first.run)
     by_lang = []
     for lang in {claim.lang for claim in data.claims}:
         ids = [claim.id for claim in data.claims if claim.lang == lang]
-        by_lang.append(evaluate(ranked.run, data.qrels, ["mrr@5"], ids)["mrr@5"].mean())
+        scores = evaluate(ranked.run, data.qrels, ["mrr@5"], ids)
+        by_lang.append(scores["mrr@5"].mean())
     return float(np.mean(by_lang))
 
 
 def test_the_highest_score_of_the_whole_pipeline_is_chosen(
     trained: Path, tiny: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report, history = Report.read(trained), RunFile.read(trained).history
+    report = Report.read(trained)
+    history = RunFile.read(trained).history
     scores = [entry.score for entry in history]
-    assert [entry.epoch for entry in history] == [0, 1, 2, 3] and len(set(scores)) > 2  # of 4
-    assert report.training is not None and report.training.choice is not None
+    assert [entry.epoch for entry in history] == [0, 1, 2, 3]
+    assert len(set(scores)) > 2  # of 4
+    assert report.training is not None
+    assert report.training.choice is not None
     best = report.training.chosen_epoch
     assert scores[best] == max(scores) > min(scores)
     assert report.training.choice.metric == "mrr@5"
     # Each is the checkpoint's, loaded by the ordinary stage.
     for number in (0, best):
-        stage = CrossEncoder(model=str(trained / "checkpoints" / f"epoch-{number}"), depth=10)
-        assert pipeline(tiny, stage, "val") == pytest.approx(scores[number])
+        checkpoint = trained / "checkpoints" / f"epoch-{number}"
+        stage = CrossEncoder(model=str(checkpoint), depth=10)
+        expected = pytest.approx(scores[number])
+        assert pipeline(tiny, stage, "val") == expected
         assert stage.trained is not None
-        assert stage.trained[1].scores["val"]["macro"]["mrr@5"] == pytest.approx(scores[number])
+        manifest = stage.trained[1]
+        assert manifest.scores["val"]["macro"]["mrr@5"] == expected
     chosen = CrossEncoder(model=str(trained), depth=10)
-    assert pipeline(tiny, chosen, "dev") == pytest.approx(report.macro["mrr@5"])
-    assert set(report.systems) == {"first stage", "step 0", "chosen"} and report.tests
+    on_dev = pipeline(tiny, chosen, "dev")
+    assert on_dev == pytest.approx(report.macro["mrr@5"])
+    assert set(report.systems) == {"first stage", "step 0", "chosen"}
+    assert report.tests
     for name in ("first stage", "step 0"):
-        assert report.systems[name].val["val"]["macro"]["mrr@5"] != scores[best]
+        on_val = report.systems[name].val["val"]
+        assert on_val["macro"]["mrr@5"] != scores[best]
 
 
 def test_what_is_fitted_over_a_trained_re_ranker_is_fitted_on_its_val(
     trained: Path, tiny: dict[str, Path], tmp_path: Path
 ) -> None:
     """A learned fusion of the candidates that it has re-ranked, and a mix."""
-    train, dev = load(str(tiny["data"]), "train"), load(str(tiny["data"]), "dev")
+    train = split_of_data(tiny, "train")
+    dev = split_of_data(tiny, "dev")
     _, val = carve_val(train, 0.4, 13)
-    views = {"bm25": ViewConfig(), "title": ViewConfig(part="title")}
+    views = {
+        "bm25": ViewConfig(),
+        "title": ViewConfig(part="title"),
+    }
     plain = System("S", Retrieval(BM25()))
-    staged = System(
-        "R", plain.first, (read_stage({"rerank": "cross_encoder", "model": str(trained)}),)
-    )
-    settings, scorer = RunSettings(str(tiny["data"]), depth=8), Scorer(train.sources)
+    stage = read_stage({"rerank": "cross_encoder", "model": str(trained)})
+    staged = System("R", plain.first, (stage,))
+    settings = RunSettings(str(tiny["data"]), depth=8)
+    scorer = Scorer(train.sources)
     for system, claims in ((plain, train.claims), (staged, val.claims)):
         runner = SystemRunner(dev, settings)
-        assert runner.choosing_claims(system).val.claims == claims
-        assert known_claims(views, system, runner.held_out).val.claims == claims
-    gathered = gather(views, staged, None, SystemRunner(dev, settings), scorer)
-    assert gathered.data.fingerprint == val.fingerprint and "val" in gathered.note
+        choosing = runner.choosing_claims(system)
+        assert choosing.val.claims == claims
+        known = known_claims(views, system, runner.held_out)
+        assert known.val.claims == claims
+    runner = SystemRunner(dev, settings)
+    gathered = gather(views, staged, None, runner, scorer)
+    assert gathered.data.fingerprint == val.fingerprint
+    assert "val" in gathered.note
+
     # So is a system whose model has moved.
     gone = ViewConfig(score="cosine", model=ModelConfig("gone"))
     fusion = tmp_path / "fusion.json"
-    LearnedFusion((LearnedView("v", gone, "", 1.0, 1.0),), FITTED).write(fusion)
-    moved = {"rerank": "learned", "file": str(fusion), "models": {"v": str(trained)}}
+    view = LearnedView("v", gone, "", 1.0, 1.0)
+    LearnedFusion((view,), FITTED).write(fusion)
+    moved = {
+        "rerank": "learned",
+        "file": str(fusion),
+        "models": {"v": str(trained)},
+    }
     learned = System("L", plain.first, (read_stage(moved),))
-    assert SystemRunner(dev, settings).choosing_claims(learned).val.claims == val.claims
+    choosing = SystemRunner(dev, settings).choosing_claims(learned)
+    assert choosing.val.claims == val.claims
+
     # If the data differ, claims that the training saw are left out.
-    write_beir([train.with_claims(train.claims[:40]), dev], tmp_path / "other")
-    other = replace(settings, dataset=str(tmp_path / "other"))
-    gathered = gather(views, staged, None, SystemRunner(dev, other), scorer)
+    folder = tmp_path / "other"
+    fewer = train.claims[:40]
+    write_beir([train.with_claims(fewer), dev], folder)
+    other = replace(settings, dataset=str(folder))
+    runner = SystemRunner(dev, other)
+    gathered = gather(views, staged, None, runner, scorer)
     held_out = {claim.id for claim in val.claims}
-    mine = [claim.id for claim in train.claims[:40] if claim.id in held_out]
+    mine = [claim.id for claim in fewer if claim.id in held_out]
     assert [claim.id for claim in gathered.data.claims] == mine
-    assert (
-        "that training on other data saw" in gathered.note and "its training" not in gathered.note
-    )
-    assert SystemRunner(dev, other).choosing_claims(staged).note == gathered.note
+    assert "that training on other data saw" in gathered.note
+    assert "its training" not in gathered.note
+    choosing = SystemRunner(dev, other).choosing_claims(staged)
+    assert choosing.note == gathered.note
 
 
 def test_the_manifest_says_how_a_checkpoint_is_read(trained: Path) -> None:
-    manifest = RerankerManifest.read(trained / "checkpoints" / "epoch-1")
-    assert manifest.reranker.kind == "cross_encoder" and manifest.reranker.max_length == 48
-    assert manifest.rendering.claims == "bilingual" and manifest.depth == 10
-    stage = CrossEncoder(model=str(trained))
-    assert stage.rendering == manifest.rendering and stage.prompt_settings == (48, None)
+    checkpoint = trained / "checkpoints" / "epoch-1"
+    model = str(trained)
+    manifest = RerankerManifest.read(checkpoint)
+    assert manifest.reranker.kind == "cross_encoder"
+    assert manifest.reranker.max_length == 48
+    assert manifest.rendering.claims == "bilingual"
+    assert manifest.depth == 10
+    stage = CrossEncoder(model=model)
+    assert stage.rendering == manifest.rendering
+    assert stage.prompt_settings == (48, None)
     # A pair is cut at the length it was trained with.
     long = "masks " * 60
-    assert stage.network.preprocess([(long, long)])["input_ids"].shape[1] == 48
+    features = stage.network.preprocess([(long, long)])
+    assert features["input_ids"].shape[1] == 48
     with refused(ConfigError, "max_length", "32"):
-        _ = CrossEncoder(model=str(trained), max_length=32).prompt_settings
+        _ = CrossEncoder(model=model, max_length=32).prompt_settings
     with refused(ConfigError, "claims", "'original'"):
-        _ = CrossEncoder(model=str(trained), claims="original").rendering
+        _ = CrossEncoder(model=model, claims="original").rendering
     with refused(ConfigError, "rerank: cross_encoder"):
-        _ = YesNo(model=str(trained)).trained
+        _ = YesNo(model=model).trained
     with refused(InputError, "manifest.json: ", "{rerank: cross_encoder}"):
-        Manifest.read(trained / "checkpoints" / "epoch-1")
-    stage_read = read_stage({"rerank": "cross_encoder", "model": str(trained)}).stage
-    assert stage_read == stage
+        Manifest.read(checkpoint)
+    read = read_stage({"rerank": "cross_encoder", "model": model})
+    assert read.stage == stage
 
 
 def test_a_checkpoint_is_loaded_in_the_type_it_was_trained_in(
@@ -152,9 +197,11 @@ def test_a_checkpoint_is_loaded_in_the_type_it_was_trained_in(
     half = replace(manifest.reranker, dtype="bfloat16")
     replace(manifest, reranker=half).write(copy)
     for dtype, expected in (("float32", "bfloat16"), ("float16", "float16")):
-        _, identity, settings = CrossEncoder(model=str(copy), dtype=dtype).files
+        stage = CrossEncoder(model=str(copy), dtype=dtype)
+        _, identity, settings = stage.files
         assert settings.dtype == identity["dtype"] == expected
-    _, _, settings = CrossEncoder(model=str(trained)).files
+    stage = CrossEncoder(model=str(trained))
+    _, _, settings = stage.files
     assert settings.dtype == "float32"
 
 
@@ -164,9 +211,15 @@ def test_a_first_stage_keeps_its_own_stages(tiny: dict[str, Path], tmp_path: Pat
         "sparse: {retrieve: {bm25: {k1: 0.7}}}\n"
         "staged: {retrieve: sparse, stages: [{rerank: max_sim, model: org/m, depth: 7}]}\n"
     )
-    config = small_config(tiny, tmp_path, first__system="staged", first__files=f'["{files}"]')
+    config = small_config(
+        tiny,
+        tmp_path,
+        first__system="staged",
+        first__files=f'["{files}"]',
+    )
     system = first_system(config.first)
-    assert system == read_systems([files])["staged"] and len(system.stages) == 1
+    assert system == read_systems([files])["staged"]
+    assert len(system.stages) == 1
 
 
 def test_weights_that_were_exchanged_are_refused(trained: Path, tmp_path: Path) -> None:
@@ -184,19 +237,40 @@ def test_one_table_has_first_stage_zero_shot_and_every_epoch(
     """A finished run that is resumed prints its report again, of the same numbers."""
     assert not list(trained.glob("*state*"))
     capsys.readouterr()
-    report = finetune_reranker(
-        small_config(tiny, trained, optimisation__epochs=3, rule="best", resume=True)
+    config = small_config(
+        tiny,
+        trained,
+        optimisation__epochs=3,
+        rule="best",
+        resume=True,
     )
+    report = finetune_reranker(config)
     output = capsys.readouterr().out
-    assert report is not None and report.training is not None
-    (table,) = [part for part in output.split("\n\n") if "zero-shot" in part]
-    lines = [line for line in table.splitlines() if line.startswith(("first", "zero", "epoch "))]
-    names = ["first stage: BM25", "zero-shot re-ranker", "epoch 1", "epoch 2", "epoch 3"]
-    assert [line.partition("  ")[0].replace(" (chosen)", "") for line in lines] == names
-    for line, entry in zip(lines[1:], report.training.history, strict=True):
-        assert f"{entry.val['macro']['mrr@5']:.4f}" in line
-        assert ("(chosen)" in line) is (entry.epoch == report.training.chosen_epoch)
-    assert report.tests and report.tests[0].family in output
+    assert report is not None
+    assert report.training is not None
+    parts = output.split("\n\n")
+    (table,) = [part for part in parts if "zero-shot" in part]
+    starts = ("first", "zero", "epoch ")
+    lines = [line for line in table.splitlines() if line.startswith(starts)]
+    names = []
+    for line in lines:
+        name, _, _ = line.partition("  ")
+        names.append(name.replace(" (chosen)", ""))
+    assert names == [
+        "first stage: BM25",
+        "zero-shot re-ranker",
+        "epoch 1",
+        "epoch 2",
+        "epoch 3",
+    ]
+    of_epochs = zip(lines[1:], report.training.history, strict=True)
+    for line, entry in of_epochs:
+        score = entry.val["macro"]["mrr@5"]
+        assert f"{score:.4f}" in line
+        is_chosen = entry.epoch == report.training.chosen_epoch
+        assert ("(chosen)" in line) is is_chosen
+    assert report.tests
+    assert report.tests[0].family in output
 
 
 @pytest.mark.parametrize(
@@ -227,26 +301,36 @@ def test_one_table_has_first_stage_zero_shot_and_every_epoch(
 def test_what_cannot_be_trained_names_the_key_and_leaves_no_folder(
     settings: dict[str, Any], facts: str, tiny: dict[str, Path], tmp_path: Path
 ) -> None:
+    run = tmp_path / "run"
     with refused(UserError, *facts.split("|")):
-        finetune_reranker(small_config(tiny, tmp_path / "run", **settings))
-    assert not (tmp_path / "run").exists()
+        finetune_reranker(small_config(tiny, run, **settings))
+    assert not run.exists()
 
 
 def test_a_tokenizer_without_yes_is_told_before_an_earlier_run_is_moved(
     tiny: dict[str, Path], tmp_path: Path
 ) -> None:
-    finetune_reranker(small_config(tiny, tmp_path / "run", optimisation__epochs=1))
+    run = tmp_path / "run"
+    config = small_config(tiny, run, optimisation__epochs=1)
+    finetune_reranker(config)
     model = shutil.copytree(tiny["yes_no"], tmp_path / "model")
-    for file in ("tokenizer.json", "vocab.txt"):
-        if (model / file).is_file():
-            text = (model / file).read_text(encoding="utf-8")
-            text = text.replace('"yes"', '"yesyes"').replace("\nyes\n", "\nyesyes\n")
-            (model / file).write_text(text, encoding="utf-8")
-    extra = {"model__kind": "yes_no", "model__name": model, "overwrite": True}
+    for name in ("tokenizer.json", "vocab.txt"):
+        file = model / name
+        if file.is_file():
+            text = file.read_text(encoding="utf-8")
+            text = text.replace('"yes"', '"yesyes"')
+            text = text.replace("\nyes\n", "\nyesyes\n")
+            file.write_text(text, encoding="utf-8")
+    extra = {
+        "model__kind": "yes_no",
+        "model__name": model,
+        "overwrite": True,
+    }
     with refused(UserError, "'yes'"):
-        finetune_reranker(small_config(tiny, tmp_path / "run", **extra))
-    assert [path.name for path in tmp_path.iterdir() if "run" in path.name] == ["run"]
-    assert (tmp_path / "run" / "report.json").is_file()
+        finetune_reranker(small_config(tiny, run, **extra))
+    runs = [path.name for path in tmp_path.iterdir() if "run" in path.name]
+    assert runs == ["run"]
+    assert (run / "report.json").is_file()
 
 
 @pytest.mark.parametrize(
@@ -255,7 +339,11 @@ def test_a_tokenizer_without_yes_is_told_before_an_earlier_run_is_moved(
         ({}, "epoch 1"),
         # Dropout would make the scores differ in training.
         (
-            {"optimisation__dropout": 0, "optimisation__batch_size": 1, "data__repeat": 5},
+            {
+                "optimisation__dropout": 0,
+                "optimisation__batch_size": 1,
+                "data__repeat": 5,
+            },
             "10 steps",
         ),
     ],
@@ -264,47 +352,76 @@ def test_a_real_collapse_stops_the_run_and_says_so(
     options: dict[str, Any], phrase: str, tiny: dict[str, Path], tmp_path: Path
 ) -> None:
     """Diverged weights give every pair the same score, which val or the steps detect."""
-    absurd = {"optimisation__learning_rate": 10, "optimisation__warmup_ratio": 0}
-    absurd |= {"optimisation__epochs": 1, **options}
+    absurd = {
+        "optimisation__learning_rate": 10,
+        "optimisation__warmup_ratio": 0,
+        "optimisation__epochs": 1,
+        **options,
+    }
+    run = tmp_path / "run"
     with refused(UserError, "optimisation.learning_rate", phrase) as stopped:
-        finetune_reranker(small_config(tiny, tmp_path / "run", **absurd))
+        finetune_reranker(small_config(tiny, run, **absurd))
     assert "\n" not in str(stopped.value)
-    assert not (tmp_path / "run" / "report.json").exists()
+    assert not (run / "report.json").exists()
 
 
 @pytest.mark.slow
 def test_a_first_stage_of_a_run_and_a_teacher(tiny: dict[str, Path], tmp_path: Path) -> None:
     """BM25's own ranking as a file is re-ranked alike; its scores teach by margins."""
-    run, systems = tmp_path / "bm25.trec", tmp_path / "systems.yaml"
-    splits = [load(str(tiny["data"]), split) for split in ("train", "dev")]
-    claims = [claim for data in splits for claim in data.claims]
-    write_trec_run(BM25().index(splits[0].sources).search(claims, 20).run, run)
+    run = tmp_path / "bm25.trec"
+    systems = tmp_path / "systems.yaml"
+    train = split_of_data(tiny, "train")
+    dev = split_of_data(tiny, "dev")
+    claims = [*train.claims, *dev.claims]
+    ranked = BM25().index(train.sources).search(claims, 20)
+    write_trec_run(ranked.run, run)
     systems.write_text(f"R: {{retrieve: {{run: {run}}}}}\n")
     teacher = Path(shutil.copy(run, tmp_path / "teacher.trec"))
     extra: dict[str, Any] = {"optimisation__epochs": 1}
+    taught_folder = tmp_path / "taught"
+    plain_folder = tmp_path / "plain"
     taught = small_config(
-        tiny, tmp_path / "taught", first__system="R", first__files=f'["{systems}"]',
-        loss__kind="margin_mse", loss__scores=teacher, **extra,
-    )  # fmt: skip
+        tiny,
+        taught_folder,
+        first__system="R",
+        first__files=f'["{systems}"]',
+        loss__kind="margin_mse",
+        loss__scores=teacher,
+        **extra,
+    )
     finetune_reranker(taught)
-    finetune_reranker(small_config(tiny, tmp_path / "plain", **extra))
-    scores = [RunFile.read(tmp_path / name).history[0].score for name in ("taught", "plain")]
-    assert scores[0] == scores[1]
-    losses = [losses_of(tmp_path / name) for name in ("taught", "plain")]
-    assert losses[0] != losses[1] and all(loss > 0 for loss in losses[0])
+    plain = small_config(tiny, plain_folder, **extra)
+    finetune_reranker(plain)
+    taught_history = RunFile.read(taught_folder).history
+    plain_history = RunFile.read(plain_folder).history
+    assert taught_history[0].score == plain_history[0].score
+    losses = losses_of(taught_folder)
+    assert losses != losses_of(plain_folder)
+    assert all(loss > 0 for loss in losses)
     # A run does not resume with another ranking of its first stage.
     finetune_reranker(replace(taught, resume=True))
     lines = run.read_text().splitlines()
-    lines.remove(next(line for line in lines if line.startswith("dev-")))
+    first_of_dev = next(line for line in lines if line.startswith("dev-"))
+    lines.remove(first_of_dev)
     run.write_text("\n".join(lines) + "\n")
     with refused(UserError, "first stage", "--overwrite"):
         finetune_reranker(replace(taught, resume=True))
 
 
 KINDS: dict[str, dict[str, Any]] = {
-    "lora": {"tuning": "lora", "loss__kind": "bce"},
-    "two labels": {"model__labels": 2, "loss__kind": "cross_entropy"},
-    "yes_no": {"model__kind": "yes_no", "tuning": "lora", "model__template": "escaped"},
+    "lora": {
+        "tuning": "lora",
+        "loss__kind": "bce",
+    },
+    "two labels": {
+        "model__labels": 2,
+        "loss__kind": "cross_entropy",
+    },
+    "yes_no": {
+        "model__kind": "yes_no",
+        "tuning": "lora",
+        "model__template": "escaped",
+    },
 }
 
 
@@ -316,23 +433,33 @@ def by_its_libraries(kind: str, folder: Path, stage: Any, pairs: list[Pair]) -> 
 
     base = RerankerManifest.read(folder).base.name
     if kind == "yes_no":
-        causal: Any = PeftModel.from_pretrained(
-            AutoModelForCausalLM.from_pretrained(base), str(folder)
-        ).eval()
+        model = AutoModelForCausalLM.from_pretrained(base)
+        causal: Any = PeftModel.from_pretrained(model, str(folder)).eval()
         yes, no = stage.answers
         differences = []
         for ids in stage.tokens(pairs):
+            tokens = torch.tensor([ids])
             with torch.inference_mode():
-                logits = causal(torch.tensor([ids])).logits[0, -1]
-            differences.append(float(logits[yes] - logits[no]))
+                logits = causal(tokens).logits[0, -1]
+            difference = logits[yes] - logits[no]
+            differences.append(float(difference))
         return np.array(differences)
     raw = torch.nn.Identity()
     path = base if kind == "lora" else folder
-    theirs = Theirs(str(path), device="cpu", max_length=48, activation_fn=raw)
+    theirs = Theirs(
+        str(path),
+        device="cpu",
+        max_length=48,
+        activation_fn=raw,
+    )
     if kind == "lora":
         PeftModel.from_pretrained(theirs[0].model, str(folder)).eval()
-    given = theirs.predict([tuple(pair) for pair in pairs], convert_to_tensor=True)
-    return (given if kind == "lora" else given[:, 1] - given[:, 0]).numpy()
+    texts = [tuple(pair) for pair in pairs]
+    given = theirs.predict(texts, convert_to_tensor=True)
+    if kind == "lora":
+        return given.numpy()
+    difference = given[:, 1] - given[:, 0]
+    return difference.numpy()
 
 
 @pytest.mark.slow
@@ -340,24 +467,32 @@ def by_its_libraries(kind: str, folder: Path, stage: Any, pairs: list[Pair]) -> 
 def test_each_kind_is_read_by_its_stage_and_by_its_library(
     kind: str, tiny: dict[str, Path], tmp_path: Path
 ) -> None:
-    out, extra = tmp_path / "run", {"optimisation__epochs": 1, **KINDS[kind]}
-    finetune_reranker(small_config(tiny, out, **extra))
+    out = tmp_path / "run"
+    extra = {"optimisation__epochs": 1, **KINDS[kind]}
+    config = small_config(tiny, out, **extra)
+    finetune_reranker(config)
     name = "yes_no" if kind == "yes_no" else "cross_encoder"
-    data = load(str(tiny["data"]), "dev")
+    data = split_of_data(tiny, "dev")
     read = []
-    for number, entry in enumerate(RunFile.read(out).history):
+    history = RunFile.read(out).history
+    for number, entry in enumerate(history):
         folder = out / "checkpoints" / f"epoch-{number}"
-        stage = read_stage({"rerank": name, "model": str(folder), "depth": 10}).stage
+        settings = {"rerank": name, "model": str(folder), "depth": 10}
+        stage = read_stage(settings).stage
         assert isinstance(stage, Reranker)
         stage = stage.with_runtime(None, "cpu")
         # In training the weights that are there were scored, here those of the folder.
-        assert pipeline(tiny, stage, "val") == pytest.approx(entry.score)
+        on_val = pipeline(tiny, stage, "val")
+        assert on_val == pytest.approx(entry.score)
         claims = stage.rendering.claim_texts(data.claims[:2])
         sources = stage.rendering.source_texts(data.sources[:5])
         pairs = [Pair(claim, source) for claim in claims for source in sources]
-        read.append(stage.pair_scores(pairs).scores)
+        scored = stage.pair_scores(pairs)
+        read.append(scored.scores)
     theirs = by_its_libraries(kind, folder, stage, pairs)
-    assert np.allclose(read[-1], theirs, atol=1e-4) and np.abs(read[1] - read[0]).max() > 1e-3
+    assert np.allclose(read[-1], theirs, atol=1e-4)
+    moved = np.abs(read[1] - read[0])
+    assert moved.max() > 1e-3
     assert np.ptp(theirs) > 1e-4
 
 
@@ -368,9 +503,13 @@ def test_chunks_do_not_change_the_training(
     """Nor does a device with memory for fewer pairs than requested."""
     extra: dict[str, Any] = {"optimisation__dropout": 0}
     for name, size in (("whole", "null"), ("chunks", 7)):
-        finetune_reranker(
-            small_config(tiny, tmp_path / name, optimisation__chunk_size=size, **extra)
+        config = small_config(
+            tiny,
+            tmp_path / name,
+            optimisation__chunk_size=size,
+            **extra,
         )
+        finetune_reranker(config)
     logits = CrossEncoder.logits
 
     def of_few(self: Any, features: Any) -> torch.Tensor:
@@ -379,11 +518,15 @@ def test_chunks_do_not_change_the_training(
         return logits(self, features)
 
     monkeypatch.setattr(CrossEncoder, "logits", of_few)
-    finetune_reranker(small_config(tiny, tmp_path / "small", **extra))
-    full, chunks, small = (losses_of(tmp_path / name) for name in ("whole", "chunks", "small"))
+    config = small_config(tiny, tmp_path / "small", **extra)
+    finetune_reranker(config)
+    full = losses_of(tmp_path / "whole")
+    chunks = losses_of(tmp_path / "chunks")
+    small = losses_of(tmp_path / "small")
     assert chunks == pytest.approx(full, rel=1e-3)
     assert small == pytest.approx(full, rel=1e-3)
-    assert len({round(loss, 4) for loss in full}) == len(full)
+    different = {round(loss, 4) for loss in full}
+    assert len(different) == len(full)
 
 
 @pytest.mark.slow
@@ -400,16 +543,21 @@ def test_a_killed_run_goes_on_to_the_same_weights(
 ) -> None:
     """In the second epoch, between two saves; dropout is on, and negatives change with epochs."""
     extra = {"model__kind": kind, **extra}
-    finetune_reranker(small_config(tiny, tmp_path / "whole", **extra))
+    whole = tmp_path / "whole"
     early = tmp_path / "cut"
+    finetune_reranker(small_config(tiny, whole, **extra))
     with power_cut(lambda state: state.batches_done == 6):
         finetune_reranker(small_config(tiny, early, **extra))
     assert not (early / "report.json").exists()
     finetune_reranker(small_config(tiny, early, resume=True, **extra))
-    assert losses_of(tmp_path / "whole") == losses_of(early) and len(losses_of(early)) == 8
-    same_weights(tmp_path / "whole", early)
-    reports = [Report.read(tmp_path / run) for run in ("whole", "cut")]
-    assert reports[0].macro == reports[1].macro
+    losses = losses_of(early)
+    assert losses_of(whole) == losses
+    assert len(losses) == 8
+    same_weights(whole, early)
+    report_of_whole = Report.read(whole)
+    report_of_early = Report.read(early)
+    assert report_of_whole.macro == report_of_early.macro
     # Other inputs would be another training run.
+    reseeded = {"resume": True, "optimisation__seed": 1, **extra}
     with refused(ConfigError, "optimisation.seed: 1 "):
-        finetune_reranker(small_config(tiny, early, resume=True, optimisation__seed=1, **extra))
+        finetune_reranker(small_config(tiny, early, **reseeded))
