@@ -96,6 +96,7 @@ def follow(heading: str, folder: Path) -> str:
     return output
 
 
+@pytest.mark.slow
 def test_a_stage_of_ones_own_is_a_row(tmp_path: Path) -> None:
     output = follow("## A stage", tmp_path)
     assert "BM25-numbers.original" in output
@@ -138,6 +139,7 @@ def shared_words(chat: Chat) -> str:
     return json.dumps({"score": min(len(post & paper), 10)})
 
 
+@pytest.mark.slow
 def test_a_stage_with_a_language_model_is_a_row(
     tmp_path: Path, llm_server: Callable[..., LLMServer]
 ) -> None:

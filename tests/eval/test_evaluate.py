@@ -174,6 +174,7 @@ def test_a_varied_depth_is_a_number() -> None:
         assert error.value.key == "vary retrieve.depth"
 
 
+@pytest.mark.slow
 def test_a_mix_and_a_margin_are_chosen_on_held_out_claims(
     run: Callable[..., Report], systems: Path, tiny_folder: Path
 ) -> None:
@@ -198,6 +199,7 @@ def test_a_mix_and_a_margin_are_chosen_on_held_out_claims(
     assert fixed.languages == report.systems["Fitted.original"].languages
 
 
+@pytest.mark.slow
 def test_a_ranking_of_another_program_takes_the_first_stages_place(
     run: Callable[..., Report], tmp_path: Path
 ) -> None:

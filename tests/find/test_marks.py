@@ -89,6 +89,7 @@ def mark_file(path: Path, count: int) -> None:
         MarksFile(path).add(Mark(post, paper, "en"))
 
 
+@pytest.mark.slow
 def test_marks_of_the_shell_are_fitted_by_index(
     tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

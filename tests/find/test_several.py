@@ -272,6 +272,7 @@ def test_posts_of_a_file_are_answered_by_all(
         assert names == {"shard0", "shard1"}
 
 
+@pytest.mark.slow
 def test_indexes_of_other_models_are_asked_each_by_its_own(
     ask: Callable[..., str],
     shards: list[str],

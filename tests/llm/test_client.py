@@ -51,6 +51,7 @@ def config_of(server: LLMServer, **options: object) -> LLMConfig:
     return LLMConfig(**{**usual, **options})
 
 
+@pytest.mark.slow
 def test_faults_lose_nothing_and_a_second_run_asks_for_nothing(
     llm_server: Start, tmp_path: Path
 ) -> None:

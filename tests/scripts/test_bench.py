@@ -17,7 +17,7 @@ from claim2source.core.errors import ConfigError, UserError
 from claim2source.stages.max_sim import MaxSim
 from claim2source.stages.pairs import Pair, RawScores
 from scripts.bench import main
-from scripts.benches import bm25, gpu, mining
+from scripts.benches import bm25, common, gpu, mining
 from scripts.benches.common import Watch, largest_difference, measured_ratio
 from scripts.plan import peak_flops
 from tests.refusals import refused
@@ -47,7 +47,11 @@ def measure(capsys: pytest.CaptureFixture[str]) -> Measure:
     return run
 
 
-def test_sides_take_turns_at_beginning_and_ratios_are_medians_of_sums() -> None:
+def test_sides_take_turns_at_beginning_and_ratios_are_medians_of_sums(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A collection takes a second after thousands of other tests.
+    monkeypatch.setattr(common.gc, "collect", lambda: 0)
     order: list[str] = []
     sides = {name: partial(order.append, name) for name in "abc"}
     watch = Watch()
@@ -136,6 +140,7 @@ def test_architectures_are_those_of_the_peer(measure: Measure) -> None:
     assert refused.value.key == "models"
 
 
+@pytest.mark.slow
 def test_a_cascade_scores_fewer_pairs_than_the_whole_list(
     measure: Measure, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

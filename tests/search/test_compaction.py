@@ -66,6 +66,7 @@ def test_a_small_update_writes_little(tmp_path: Path) -> None:
     assert open_index(folder).stats().papers == 60
 
 
+@pytest.mark.slow
 def test_a_first_run_leaves_every_paper_on_the_disk_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

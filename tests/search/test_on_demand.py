@@ -33,6 +33,8 @@ DEV = load("demo", "dev")
 POSTS = [claim for claim in DEV.claims if claim.lang == "en"][:3]
 MINILM = ModelConfig()
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def dense() -> Dense:

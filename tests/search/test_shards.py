@@ -218,6 +218,7 @@ def home(shards: Shards, key: str) -> tuple[str, str]:
     return name, paper_id
 
 
+@pytest.mark.slow
 def test_an_index_that_is_gone_is_named_and_tried_again(
     make: Make,
     corpus: Corpus,
@@ -278,6 +279,7 @@ def test_indexes_of_other_kinds_are_kept_apart(make: Make, corpus: Corpus) -> No
     assert other.manifest.papers == 4
 
 
+@pytest.mark.slow
 def test_abstention_and_names_are_those_that_indexes_have_in_common(
     make: Make, corpus: Corpus
 ) -> None:

@@ -63,6 +63,7 @@ def test_an_older_index_of_one_partition_is_divided_once_it_is_large(tmp_path: P
     engine.close()
 
 
+@pytest.mark.slow
 def test_quantised_vectors_rank_as_full_ones(tmp_path: Path) -> None:
     corpus = Corpus.drawn(400)
     engine = Engine.create(tmp_path / "index", read_any_manifest(), exact_below=100)
@@ -84,6 +85,7 @@ def test_quantised_vectors_rank_as_full_ones(tmp_path: Path) -> None:
     assert reader.dense(query, 20) == found
 
 
+@pytest.mark.slow
 def test_an_index_with_codes_grows_and_shrinks_without_losing_papers(tmp_path: Path) -> None:
     corpus = Corpus.drawn(1200)
     engine = Engine.create(tmp_path / "index", read_any_manifest(), exact_below=100)

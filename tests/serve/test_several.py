@@ -23,6 +23,9 @@ from tests.find import test_several
 index = conftest.index
 shards = test_several.shards
 
+# The process that serves both takes ten seconds to start.
+pytestmark = pytest.mark.slow
+
 
 def find(client: httpx.Client, post: str) -> httpx.Response:
     """Send one post to the API."""

@@ -102,6 +102,7 @@ def test_any_callback_with_a_monitor_is_checked(tmp_path: Path) -> None:
         check_callbacks([ByMap()], LOGGED)
 
 
+@pytest.mark.slow
 def test_a_retriever_logs_the_names_that_are_listed(
     setup: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -139,6 +140,7 @@ def test_a_name_that_an_own_callback_might_log_and_does_not_is_one_line(
     assert error.value.key == "trainer.callbacks" and len(error.value.lines) == 1
 
 
+@pytest.mark.slow
 def test_a_reranker_logs_the_names_that_are_listed(tiny: Any, tmp_path: Path) -> None:
     Seen.names.clear()
     config = reranker_config(tiny, tmp_path / "run")

@@ -246,6 +246,7 @@ _NUMBERS = st.integers(0, 5)
 _STEP = st.tuples(st.sampled_from(_STEPS), _NUMBERS, _NUMBERS)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=25,
     deadline=None,
