@@ -280,7 +280,7 @@ def _is_unused(name: str, settings: object) -> bool:
         return False
     kind = LOSSES[name]
     try:
-        loss = make(kind, settings)
+        loss: object = make(kind, settings)
         return bool(loss == kind(weight=0.0))
     except UserError:
         return False

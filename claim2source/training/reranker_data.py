@@ -48,7 +48,7 @@ def rankings_hash(
     depth: int,
 ) -> str:
     """Hash every claim's first sources, which are re-ranked."""
-    candidates: list[dict[str, Sequence[str]]] = []
+    candidates: list[dict[str, list[str]]] = []
     for result in rankings:
         run = result.run
         by_claim = {claim: run.sources(claim, depth) for claim in run.claim_ids}
