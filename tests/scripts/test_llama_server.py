@@ -8,7 +8,9 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
@@ -134,22 +136,32 @@ def test_the_script_installs_into_an_environment_of_its_own(small: Path, tmp_pat
 
 
 @pytest.mark.llm
-def test_ctrl_c_ends_the_server_while_a_request_runs(tmp_path: Path) -> None:
-    """llama.cpp's own shutdown waits for the request, for ever."""
+def test_ctrl_c_ends_the_server_while_requests_run(tmp_path: Path) -> None:
+    """llama.cpp's own shutdown waits for the requests, for ever."""
     require_llama()
     path = tmp_path / "tiny-stop.gguf"
     write_tiny_qwen(shared("vllm/model"), path)
-    with LlamaServer(path) as server, httpx2.Client(timeout=60) as client:
+    with LlamaServer(path, "--parallel", "4") as server:
         body = {
             "model": server.model,
             "messages": [{"role": "user", "content": "Go on."}],
             "max_tokens": 3_000,
-            "stream": True,
+            "ignore_eos": True,
         }
         address = f"{server.url}/v1/chat/completions"
-        with client.stream("POST", address, json=body) as reply:
-            assert "data:" in next(reply.iter_lines())
+
+        def ask(_: int) -> bool:
+            """Whether the server has answered before it ended."""
+            try:
+                return httpx2.post(address, json=body, timeout=60).is_success
+            except httpx2.TransportError:
+                return False
+
+        with ThreadPoolExecutor(40) as pool:
+            answers = pool.map(ask, range(40))
+            time.sleep(1)
             assert server.stop() == 0
+            assert not all(answers)
 
 
 @pytest.mark.llm
