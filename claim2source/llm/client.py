@@ -47,8 +47,8 @@ from claim2source.llm.work import (
 
 log = logging.getLogger(__name__)
 
-# A reply that fails its checks is requested once more.
-TRIES = 2
+# A reply that fails its checks is requested up to twice more.
+TRIES = 3
 # A server counts as gone after so many requests in a row without a reply, or after as many as are
 # in flight.
 LOST = 8
@@ -222,7 +222,7 @@ class LLM:
         job.reply = self.answers.get(job.key)
         while not self._is_done(job, self._check):
             tries = 0 if job.reply is None else job.reply.tries
-            reply = await self._reply(job.request, retry=tries > 0)
+            reply = await self._reply(job.request, failed=tries)
             if isinstance(reply, str):
                 job.reason = reply
                 return
@@ -240,12 +240,12 @@ class LLM:
             if unfinished_reason(request, reply.raw, reply.finish) is None:
                 self.answers.put(job.key, job.reply)
 
-    async def _reply(self, request: Request, retry: bool) -> StoredReply | str:
+    async def _reply(self, request: Request, failed: int) -> StoredReply | str:
         """Request one reply in a form that the model supports; return the reason if there is none.
 
         After repeated failures or malformed replies no more requests are sent.
         """
-        form = _form_name(request, retry)
+        form = _form_name(request, failed > 0)
         strict = bool(form) and form not in self._loose
         left_out = set(self._without)
         is_spoilt = False
@@ -255,7 +255,7 @@ class LLM:
                 return cost
             try:
                 reply = await self._server.ask(
-                    request, strict=strict, retry=retry, left_out=left_out
+                    request, strict=strict, failed=failed, left_out=left_out
                 )
                 self.usage += reply.usage
             except NoReply as error:

@@ -55,7 +55,7 @@ _TOO_LARGE = re.compile(
 _SPOILT = re.compile(r"output that does not match the expected", re.IGNORECASE)
 # Characters of a server's message that are shown, and that are searched for its meaning.
 _LONGEST_WORDS, _READ = 300, 2000
-# A failed greedy reply would be repeated: the second try is sampled, with another seed.
+# A failed greedy reply would be repeated: further tries are sampled, each with another seed.
 SECOND_TEMPERATURE, SECOND_SEED = 0.3, 1_000_003
 NO_LIST = (404, 405, 501)
 _LLAMA_CPP = "llamacpp"  # owner of its models
@@ -301,16 +301,16 @@ class Server:
         request: Request,
         *,
         strict: bool = True,
-        retry: bool = False,
+        failed: int = 0,
         left_out: Collection[str] = (),
     ) -> StoredReply:
         """Request a reply. Raises `NoReply`, `Refusal`, or `UnusableServer` if none can succeed.
 
         Raises `CutPrompt` if the server truncated the prompt. With `strict` the server must
-        enforce the schema or the choices. `retry`: whether an earlier reply failed. `left_out`
-        names those of `OPTIONAL` that the model refuses.
+        enforce the schema or the choices. `failed`: the number of earlier replies that failed.
+        `left_out` names those of `OPTIONAL` that the model refuses.
         """
-        body = self._body(request, strict, retry, left_out)
+        body = self._body(request, strict, failed, left_out)
         try:
             reply, content = await self.send("/chat/completions", body)
         except Refusal as error:
@@ -385,11 +385,12 @@ class Server:
         )
 
     def _body(
-        self, request: Request, strict: bool, retry: bool, left_out: Collection[str]
+        self, request: Request, strict: bool, failed: int, left_out: Collection[str]
     ) -> dict[str, Any]:
         """Return the request in the form of vLLM 0.32, without the parts that the model refuses."""
         config = self.config
         temperature = config.temperature
+        retry = failed > 0
         if retry:
             temperature = max(temperature, SECOND_TEMPERATURE)
         body: dict[str, Any] = {
@@ -401,9 +402,7 @@ class Server:
         if config.top_p < 1:
             body["top_p"] = config.top_p
         if config.seed is not None:
-            seed = config.seed + request.sample
-            if retry:
-                seed += SECOND_SEED
+            seed = config.seed + request.sample + failed * SECOND_SEED
             body["seed"] = seed % 2**31
         if request.logprobs:
             body["logprobs"] = True

@@ -175,15 +175,15 @@ def test_a_text_that_misses_the_form_is_kept_and_one_that_is_none_is_not(
     assert "S3 (tweet): 1 of 2 texts" in output
     assert "2 failed, of which 1 have no text" in output
     assert "p1 version 1: 297 characters, more than 280" in output
-    # Each was requested once more, and a later reply may be better.
-    assert server.requests == 4
+    # Each was requested twice more, and a later reply may be better.
+    assert server.requests == 6
     server.reply = lambda chat: "Masks help #masks"
     main(asking)
-    assert server.requests == 4
+    assert server.requests == 6
     assert read_origin(out)["S3"].failures == 2
     retrying = llm(tmp_path, retry_failed=True)
     main([*asking, *retrying])
-    assert server.requests == 6
+    assert server.requests == 8
     failures = [r.failure for r in read_style(out, STYLES["S3"])]
     assert failures == [None] * 2
 

@@ -211,7 +211,7 @@ def test_lines_without_a_claim_stay_as_they_are(llm_server: Start, tmp_path: Pat
     assert blank == ""
 
 
-def test_what_is_no_translation_is_asked_twice_reported_and_left_out(
+def test_what_is_no_translation_is_asked_three_times_reported_and_left_out(
     llm_server: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = {f"x{i}": f"{D2} Nummer {i}" for i in range(6)}
@@ -249,10 +249,10 @@ def test_what_is_no_translation_is_asked_twice_reported_and_left_out(
     strict_rows = rows(strict)
     translated = [key for key, row in strict_rows.items() if "translation" in row["metadata"]]
     assert translated == ["x4"]
-    # A failure is requested once more, but not by a second run.
-    assert server.requests == 5 * 2 + 1
+    # A failure is requested twice more, but not by a second run.
+    assert server.requests == 5 * 3 + 1
     main(words(folder, server, tmp_path, "--report", str(report)))
-    assert server.requests == 11
+    assert server.requests == 16
 
     kinds = {}
     reasons = {}
@@ -457,7 +457,7 @@ def test_retrying_what_failed_is_a_flag(llm_server: Start, tmp_path: Path) -> No
         before = server.requests
         main(words(folder, server, tmp_path, *extra))
         counts.append(server.requests - before)
-    assert counts == [6, 0, 3, 0]
+    assert counts == [9, 0, 3, 0]
 
 
 def test_a_prompt_of_ones_own_is_used_to_the_letter(llm_server: Start, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from claim2source.core.errors import Stopped, UserError
 from claim2source.llm import LLM, Answer, AnswerStore, LLMConfig, Request, require_answers
+from claim2source.llm.client import TRIES
 from claim2source.llm.log import logged_answers
 from claim2source.text.prompts import Message, RawPrompt, read_prompt
 from tests.llm_server import CONTENT, WIRE, Chat, LLMServer, Reply, rewritten
@@ -295,7 +296,7 @@ def test_a_reply_that_did_not_end_by_itself_is_not_stored_and_asked_for_again(
         assert answer.failure is not None
         assert answer.text == ""
         assert answer.raw == "Masks"
-        assert server.requests == 2
+        assert server.requests == TRIES
         assert len(store) == 0
         assert LLM(config, store).plan([request]).requests == 1
         server.reply = lambda chat: Reply("Masks", finish=finish if chat.before == 2 else "stop")
@@ -346,7 +347,7 @@ def test_a_model_is_asked_as_it_wants_after_the_first_refusal(
     assert server.requests == len(names) + 1
 
 
-def test_what_cannot_be_parsed_is_asked_twice_kept_and_reported(
+def test_what_cannot_be_parsed_is_asked_three_times_kept_and_reported(
     llm_server: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = llm_server(lambda chat: f"I cannot say {server.requests}")
@@ -354,21 +355,21 @@ def test_what_cannot_be_parsed_is_asked_twice_kept_and_reported(
     with AnswerStore(tmp_path / "a.sqlite") as store:
         (answer,) = LLM(config_of(server), store).answer(requests, subject="posts")
         assert answer.failure == "not JSON"
-        assert answer.raw == "I cannot say 2"
+        assert answer.raw == "I cannot say 3"
         assert answer.data is None
         assert "posts: 1 of 1 failed: 1 not JSON (r0)" in caplog.text
         require_answers([answer])  # the server has answered: a next run would not help
-        # Greedy, the same would come again: the second try is sampled.
-        assert [body["temperature"] for body in server.bodies] == [0, 0.3]
+        # Greedy, the same would come again: further tries are sampled.
+        assert [body["temperature"] for body in server.bodies] == [0, 0.3, 0.3]
     with AnswerStore(tmp_path / "a.sqlite") as store:
         (answer,) = LLM(config_of(server), store).answer(requests)
-        assert server.requests == 2
+        assert server.requests == 3
         assert answer.failure == "not JSON"
         assert answer.stored is True
-        assert answer.raw == "I cannot say 2"
+        assert answer.raw == "I cannot say 3"
         server.reply = lambda chat: '{"facts": []}'
         (answer,) = LLM(config_of(server, retry_failed=True), store).answer(requests)
-        assert server.requests == 3
+        assert server.requests == 4
         assert answer.failure is None
         assert answer.data == {"facts": []}
 
@@ -439,7 +440,7 @@ def test_a_text_that_is_too_short_is_requested_in_its_parts(llm_server: Start) -
     assert answer.failure is None
 
 
-def test_a_kill_between_two_tries_costs_no_third(llm_server: Start, tmp_path: Path) -> None:
+def test_a_kill_between_two_tries_costs_none_more(llm_server: Start, tmp_path: Path) -> None:
     """The first failed reply is stored at once; here the budget ends the run instead."""
     server = llm_server(lambda chat: "I cannot")
     requests = requests_for("a", schema=SCHEMA)
@@ -454,7 +455,7 @@ def test_a_kill_between_two_tries_costs_no_third(llm_server: Start, tmp_path: Pa
         assert answer.raw == "I cannot"
         assert not answer.is_asked
         (answer,) = LLM(config_of(server), store).answer(requests)
-        assert server.requests == 2
+        assert server.requests == TRIES
         assert answer.failure == "not JSON"
 
 
@@ -477,13 +478,15 @@ def test_a_check_of_the_callers_refuses_and_is_asked_of_stored_answers_too(
         assert answer.text == "reply number 3"
         (answer,) = llm.answer(requests_for("b"), none)
         assert answer.failure == "never good"
-        assert answer.text == "reply number 4"
-        assert server.requests == 4
-        assert server.bodies[0]["seed"] != server.bodies[1]["seed"]
+        assert answer.text == "reply number 5"
+        assert server.requests == 5
+        # Every try of a request has a seed of its own.
+        assert len({body["seed"] for body in server.bodies[:2]}) == 2
+        assert len({body["seed"] for body in server.bodies[2:]}) == 3
         # The check's opinion is not stored with the answer.
         (answer,) = llm.answer(requests_for("b"))
         assert answer.failure is None
-        assert server.requests == 4
+        assert server.requests == 5
 
 
 def test_the_same_request_is_asked_once_and_another_version_or_sampling_again(

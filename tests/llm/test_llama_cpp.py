@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from claim2source.llm import LLM, LLMConfig, Request
+from claim2source.llm.client import TRIES
 from claim2source.llm.work import Answer
 from claim2source.text.prompts import Message
 from tests.llm_server import Chat, LLMServer, Reply, llama
@@ -274,9 +275,9 @@ def test_recorded_replies_of_a_small_model(name: str, llm_server: Start) -> None
     assert "timings" in response
 
     if schema is None:
-        # It repeats the prompt instead of translating: a failure that is requested once more.
+        # It repeats the prompt instead of translating: a failure that is requested again.
         assert answer.failure is not None
-        assert len(server.bodies) == 2
+        assert len(server.bodies) == TRIES
         message = response["choices"][0]["message"]
         assert answer.raw == message["content"]
     else:

@@ -257,7 +257,7 @@ def test_a_failed_chunk_keeps_its_ranks(llm_server: Start) -> None:
     result = applied(server, rerank="entities", chunk=2)
     assert result.sources("0") == list("bacde")
     assert result.failure_counts() == {NO_FIT: 1}
-    assert server.requests == 3
+    assert server.requests == 4
 
 
 def test_versions_are_averaged_or_taken_alone(llm_server: Start) -> None:
