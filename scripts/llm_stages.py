@@ -558,8 +558,8 @@ def _parts(
         "what a larger model achieves.",
         TextTable(_COLUMNS, rows, numeric=numeric),
         f"{len(material.dataset.claims)} claims a row, of {config.dataset} {config.split}. Failed "
-        "replies failed three times; doubtful ones are used, although they lost a number or a tag, or "
-        "the style's form. Tokens and seconds are means a claim, with all replies; processor "
+        "replies failed three times; doubtful ones are used, although they lost a number or a tag, "
+        "or the style's form. Tokens and seconds are means a claim, with all replies; processor "
         "seconds are the server's.",
     ]
     if rankings:
