@@ -56,7 +56,7 @@ _SPOILT = re.compile(r"output that does not match the expected", re.IGNORECASE)
 # Characters of a server's message that are shown, and that are searched for its meaning.
 _LONGEST_WORDS, _READ = 300, 2000
 # A failed greedy reply would be repeated: further tries are sampled, each with another seed.
-SECOND_TEMPERATURE, SECOND_SEED = 0.3, 1_000_003
+RETRY_TEMPERATURE, RETRY_SEED = 0.3, 1_000_003
 NO_LIST = (404, 405, 501)
 _LLAMA_CPP = "llamacpp"  # owner of its models
 _SHORTEST_KEY = 4
@@ -392,7 +392,7 @@ class Server:
         temperature = config.temperature
         retry = failed > 0
         if retry:
-            temperature = max(temperature, SECOND_TEMPERATURE)
+            temperature = max(temperature, RETRY_TEMPERATURE)
         body: dict[str, Any] = {
             "model": config.model,
             "messages": _messages(request, retry),
@@ -402,7 +402,7 @@ class Server:
         if config.top_p < 1:
             body["top_p"] = config.top_p
         if config.seed is not None:
-            seed = config.seed + request.sample + failed * SECOND_SEED
+            seed = config.seed + request.sample + failed * RETRY_SEED
             body["seed"] = seed % 2**31
         if request.logprobs:
             body["logprobs"] = True

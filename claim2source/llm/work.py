@@ -98,11 +98,11 @@ class Request:
 
     @property
     def parts(self) -> Parts:
-        """Return the parts that a second request for a text asks for."""
+        """Return the parts that a further request for a text asks for."""
         return {} if self.reminder is None else self.reminder.parts
 
     def form(self, retry: bool) -> Schema | None:
-        """Return the schema of the first reply or, in a `retry`, of the second one."""
+        """Return the schema of the first reply or, in a `retry`, of a further one."""
         if self.schema is None and retry and self.parts:
             return parts_schema(self.parts)
         return self.schema

@@ -268,7 +268,7 @@ class RawPrompt(Prompt):
 
 
 def second_messages(messages: Sequence[Message], reminder: Reminder) -> list[Message]:
-    """Write the messages of a second request: the note on the data first, the task below the data.
+    """Write the messages of a further request: the note on the data first, the task below the data.
 
     A small model may continue or translate the last paragraph of the system's message.
     """
