@@ -37,6 +37,14 @@ def test_a_mistyped_flag_suggests_the_nearest_key(typed: str, hint: str) -> None
     assert message.startswith(f"config: {key[2:]}: no such key; {hint}allowed: ")
 
 
+def test_a_dotted_key_in_a_file_is_shown_as_nested(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("tuning: full\noptimisation.epochs: 2\n", encoding="utf-8")
+    message = refused(FinetuneConfig, "--config", str(file))
+    nested = "in a file write optimisation: {epochs: ..}; "
+    assert message.startswith(f"{file}:2: optimisation.epochs: no such key; {nested}allowed: ")
+
+
 @pytest.mark.parametrize(
     ("kind", "words", "key"),
     [
