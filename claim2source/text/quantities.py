@@ -108,6 +108,8 @@ _MAY_HAVE_PHRASE = re.compile(
     r"third|quarter|fifth|sixth|eighth|tenth|tel\b|tel[ns]\b|tiers|quart|ième|jede|hal[bvf]|hälfte"
     r"|moitié|doubl|twice|dopp|tripl|trebl|fach|drupl|tupl|cupl|\d\s?/\s?\d|\b(?:in|of|von|sur)\s+\d"
 )
+# The Lancet's decimal points: 37·5 %.
+_RAISED_POINT = re.compile(r"(?<=\d)[·∙⋅](?=\d)")
 _SPACES, _MARK = re.compile(r"[ '’]"), re.compile(r"[.,]")
 # Thousands are separated by spaces, apostrophes, points or commas.
 _NUMBER = re.compile(
@@ -171,6 +173,7 @@ def quantities(text: str, lang: str = "en") -> tuple[Quantity, ...]:
         True
     """
     plain = " ".join(without_unseen(nfkc(text)).lower().replace("\u2044", "/").split())
+    plain = _RAISED_POINT.sub(".", plain)
     plain = _HANDLE.sub(" ; ", LINK.sub(" ; ", plain))
     plain = _CONFIDENCE.sub(" ; ", _PERCENT_WORD.sub("%", plain))
     plain = _digits_for_words(plain)

@@ -184,3 +184,12 @@ def test_three_digits_after_a_mark_are_read_by_language() -> None:
     assert number_value("1,234.5", "en") == number_value("1.234,5", "de") == 1234.5
     assert number_value("0,123", "en") == 0.123
     assert number_value("1.2.3", "en") is None
+
+
+@pytest.mark.parametrize("point", ["·", "∙", "⋅"])
+def test_a_raised_point_is_a_decimal_point(point: str) -> None:
+    text = "rate 17{}1% (95% CI 13{}3-21{}7), HR 0{}63, n=1204"
+    assert quantities(text.replace("{}", point)) == quantities(text.replace("{}", "."))
+    assert Quantity(17.1, "percent") in quantities(text.replace("{}", point))
+    # Elsewhere it separates words: a list, a formula.
+    assert quantities(f"3 {point} 5") == quantities("3 ; 5")
