@@ -501,9 +501,7 @@ def _built(kind: type[Config], options: Mapping[str, Option], raw: Any, prefix: 
         key = f"{prefix}{name}"
         option = None if "." in name else options.get(key)
         if option is None:
-            # The dotted form is a flag's; `did_you_mean` would suggest what was written.
-            guess = _nested(name) if key in options else did_you_mean(key, options)
-            allowed = f"{guess}allowed: {_names_in(options, prefix)}"
+            allowed = f"{did_you_mean(key, options)}allowed: {_names_in(options, prefix)}"
             raise ConfigError(key, value, "", f"no such key; {allowed}")
         nullable = NoneType in union_types(option.hint)
         if option.group is not None and not (value is None and nullable):
@@ -521,11 +519,6 @@ def _built(kind: type[Config], options: Mapping[str, Option], raw: Any, prefix: 
     except ConfigError as error:
         key = _full_key(prefix, error.key)
         raise ConfigError(key, error.value, error.allowed, error.reason) from None
-
-
-def _nested(name: str) -> str:
-    """Suggest the YAML form of a dotted key."""
-    return f"in a file write {name.replace('.', ': {')}: ..{'}' * name.count('.')}; "
 
 
 def _full_key(prefix: str, key: str) -> str:

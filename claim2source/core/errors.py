@@ -152,8 +152,12 @@ def value_text(value: object) -> str:
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Suggest the nearest known names, with a trailing space; "" if none is similar.
 
-    `epochs` finds `optimisation.epochs`, `lr` finds `learning_rate`, `top_k` finds the key `k`.
+    `epochs` finds `optimisation.epochs`, `lr` finds `learning_rate`, `top_k` finds the key `k`. A
+    refused name that is known is the dotted form of a flag in a file: its nested form is suggested.
     """
+    names = list(names)
+    if "." in name and name in names:
+        return f"in a file write {name.replace('.', ': {')}: ..{'}' * name.count('.')}; "
     near = _nearest_keys(_plain(name), list(dict.fromkeys(names)))
     if not near:
         return ""
