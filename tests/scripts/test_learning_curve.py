@@ -118,6 +118,9 @@ def test_a_curve_of_real_trainings(training: Path, capsys: pytest.CaptureFixture
         scores = [epoch.val["macro"]["mrr@5"] for epoch in report.history]
         assert points[count] == scores[report.chosen_epoch]
         assert points["0"] == scores[0]
+        # A pair a line: what is held out as val is not counted.
+        mined = (folder / "out" / name / "mined.jsonl").read_text(encoding="utf-8")
+        assert len(mined.splitlines()) == int(count)
     capsys.readouterr()
     main(words)  # reads both runs
     assert "training:" not in capsys.readouterr().out
