@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from claim2source.core.config import CONFIGS, Between, Settings, read_config
+from claim2source.core.config import CONFIGS, Between, Settings, read_config, require
 from claim2source.core.errors import UserError, run_program
 from claim2source.core.files import write_text
 from claim2source.core.report import FILE, Report
@@ -54,6 +54,12 @@ class Config(Settings):
     training: tuple[Path, ...] = (CONFIGS / "finetune" / "pairs.yaml",)
     sizes: tuple[Annotated[int, Between(2, 10**7)], ...] = SIZES
     out: Path = Path("checkpoints/curve")
+
+    def check(self) -> None:
+        # A run's folder and a curve have the data set's name.
+        names = {Path(dataset).stem for dataset in self.datasets}
+        allowed = "data sets whose names differ without folder and ending"
+        require(len(names) == len(self.datasets), "datasets", list(self.datasets), allowed)
 
 
 @dataclass(frozen=True)

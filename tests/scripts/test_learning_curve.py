@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from claim2source.core.errors import UserError
 from claim2source.core.report import Epoch, Report, TrainingReport
 from scripts import learning_curve as script
 from scripts.learning_curve import Config, Curve, draw, main
@@ -86,9 +87,14 @@ def test_a_finished_run_is_not_run_again_and_a_stopped_one_resumes(
 
 def test_a_failed_training_ends_the_curve(training: Path) -> None:
     ours = curve(training, 10)
-    with pytest.raises(script.UserError, match="exit code 2"):
+    with pytest.raises(UserError, match="exit code 2"):
         Curve(Config(("none",), (training,), (10,), training.parent / "out"), "none").train(10)
     assert not ours.settings(10).out.exists()
+
+
+def test_data_sets_of_one_name_are_refused() -> None:
+    with pytest.raises(UserError, match="datasets: .* is not allowed"):
+        main(["--datasets", "a/pairs.csv", "b/pairs.jsonl"])
 
 
 def test_the_same_curves_give_the_same_file(tmp_path: Path) -> None:
