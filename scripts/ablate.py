@@ -158,9 +158,7 @@ class Ablation:
                 how = ["--resume"]
             else:
                 how = ["--overwrite"] if is_run(folder) else []
-            process = subprocess.run([sys.executable, str(TRAINER), *words, *how], check=False)
-            if process.returncode:
-                raise UserError(f"{folder}: the run ended with exit code {process.returncode}")
+            train([*words, *how], folder)
         return Report.read(folder).training
 
     def run(self, row: str) -> Outcome | None:
@@ -242,6 +240,13 @@ class Ablation:
                 line.append(test)
             lines.append(line)
         return columns, lines
+
+
+def train(words: Sequence[str], out: Path) -> None:
+    """Run train/finetune.py. Raises `UserError` with the run's folder if it fails."""
+    process = subprocess.run([sys.executable, str(TRAINER), *words], check=False)
+    if process.returncode:
+        raise UserError(f"{out}: the run ended with exit code {process.returncode}")
 
 
 def resumable(config: FinetuneConfig) -> bool:

@@ -10,7 +10,6 @@ resumes. OUT/curve.json has the points, OUT/curve.svg the plot.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from claim2source.core.config import CONFIGS, Between, Settings, read_config, require
-from claim2source.core.errors import UserError, run_program
+from claim2source.core.errors import run_program
 from claim2source.core.files import write_text
 from claim2source.core.report import FILE, Report
 from claim2source.core.tables import Cell, TextTable, render
@@ -28,7 +27,7 @@ from claim2source.core.terminal import say
 from claim2source.systems.heldout import carve
 from claim2source.training.config import FinetuneConfig
 from claim2source.training.splits import load_judged
-from scripts.ablate import METRIC, TRAINER, resumable
+from scripts.ablate import METRIC, resumable, train
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,12 +88,13 @@ class Curve:
         )
 
     def available(self) -> int:
-        """Count the training claims that are left when val is held out."""
+        """Count the claims that a training on all would use: without val, up to `data.limit`."""
         config = self.settings(None)
         data = config.data
         full = load_judged(data.dataset, data.train_split, config.languages, lenient=data.lenient)
         shares = data.val_share, data.val_seed, config.held_out_seen, data.seen_share_expected
-        return len(carve(full, *shares).train.claims)
+        claims = carve(full, *shares).train.claims
+        return len(claims[: data.limit])
 
     def train(self, size: int | None) -> Report:
         """Train, unless this run is finished, and return the run's report."""
@@ -102,11 +102,7 @@ class Curve:
         begun = resumable(settings)
         if not (begun and (settings.out / FILE).is_file()):
             how = ["--resume"] if begun else []
-            command = [sys.executable, str(TRAINER), *self.arguments(size), *how]
-            process = subprocess.run(command, check=False)
-            if process.returncode:
-                reason = f"the run ended with exit code {process.returncode}"
-                raise UserError(f"{settings.out}: {reason}")
+            train([*self.arguments(size), *how], settings.out)
         return Report.read(settings.out)
 
     def points(self) -> dict[int, float]:

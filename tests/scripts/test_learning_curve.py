@@ -12,6 +12,7 @@ import yaml
 
 from claim2source.core.errors import UserError
 from claim2source.core.report import Epoch, Report, TrainingReport
+from scripts import ablate
 from scripts import learning_curve as script
 from scripts.learning_curve import Config, Curve, draw, main
 from tests.training.small import arguments, small_setup
@@ -75,7 +76,7 @@ def test_a_finished_run_is_not_run_again_and_a_stopped_one_resumes(
         return SimpleNamespace(returncode=0)
 
     report = Report("d", "dev", {}, training=TrainingReport((), "best", 0, "epoch-0"))
-    monkeypatch.setattr(script.subprocess, "run", run)
+    monkeypatch.setattr(ablate.subprocess, "run", run)
     monkeypatch.setattr(script.Report, "read", lambda folder: report)
     monkeypatch.setattr(script, "resumable", lambda config: True)
     ours.train(10)
@@ -90,6 +91,14 @@ def test_a_failed_training_ends_the_curve(training: Path) -> None:
     with pytest.raises(UserError, match="exit code 2"):
         Curve(Config(("none",), (training,), (10,), training.parent / "out"), "none").train(10)
     assert not ours.settings(10).out.exists()
+
+
+def test_a_limit_of_the_training_is_the_largest_size(training: Path) -> None:
+    limited = training.parent / "limited.yaml"
+    limited.write_text("data: {limit: 12}\n", encoding="utf-8")
+    ours = curve(training)
+    config = Config(ours.config.datasets, (training, limited), (), ours.config.out)
+    assert Curve(config, ours.dataset).available() == 12 < ours.available()
 
 
 def test_data_sets_of_one_name_are_refused() -> None:
