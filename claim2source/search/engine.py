@@ -413,7 +413,7 @@ class Engine(Searcher):
         log.info("%s: dividing the vectors", self.location)
         values = self._build_partitions(papers, names, say)
         sample = self.sample(papers, NAME_SAMPLE)
-        weight = names_weight(sample, self.manifest.bm25, self._ids_by)
+        weight = names_weight(sample, self.manifest.bm25, self.ids_by_weight)
         return {"papers": papers, "names": weight, **values}
 
     def _renew_indexes(self) -> None:

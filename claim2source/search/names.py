@@ -77,13 +77,14 @@ def name_terms(post: str) -> list[str]:
 def names_weight(
     papers: Sequence[Paper],
     bm25: BM25,
-    search: Callable[[Sequence[str], Sequence[str], float], Sequence[str]],
+    search: Callable[[Sequence[str], Sequence[str], Sequence[float]], Sequence[Sequence[str]]],
 ) -> float:
     """Choose the weight of names, on posts that are made from some of the index's own papers.
 
     From each paper two posts are made: words of its title with an author and the venue, and only
     such words. Of the weights that barely harm the latter, the best one for the former is chosen.
-    `search` lists ids by terms, names and their weight. The result is 0 if papers have no names.
+    `search` lists ids by terms and names, for each of several weights. The result is 0 if papers
+    have no names.
     """
     sample: list[Paper] = []
     for paper in papers:
@@ -100,8 +101,7 @@ def names_weight(
         terms = analyser.claim(claim)
         names = name_terms(text)
         ranks: list[float] = []
-        for weight in WEIGHTS:
-            ids = search(terms, names, weight)
+        for ids in search(terms, names, WEIGHTS):
             if paper.source.id in ids:
                 place = ids.index(paper.source.id)
                 ranks.append(1 / (1 + place))

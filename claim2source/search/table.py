@@ -219,16 +219,54 @@ class PaperTable:
         """
         if weight is None:
             weight = self.manifest.names
+        if k < 1 or where.ids == ():
+            return []
+
+        def read(part: WeighedWords, depth: int, rows: np.ndarray | None) -> Ranked:
+            return self._ranked_by_words(part, where, depth, rows)
+
+        return self._lexical(terms, names, weight, k, read)
+
+    def ids_by_weight(
+        self, terms: Sequence[str], names: Sequence[str], weights: Sequence[float]
+    ) -> list[list[str]]:
+        """List the best 50 papers by terms and names, for each weight of the names.
+
+        A weight only scales scores, so each ranking is read once for all of them.
+        """
+        known: dict[tuple[str, tuple[str, ...], int], Ranked] = {}
+
+        def read(part: WeighedWords, depth: int, rows: np.ndarray | None) -> Ranked:
+            if rows is not None:  # each weight has its own
+                return self._ranked_by_words(part, EVERYWHERE, depth, rows)
+            key = part.column, tuple(part.words), depth
+            if key not in known:
+                known[key] = self._ranked_by_words(part, EVERYWHERE, depth, None)
+            return known[key]
+
+        ids: list[list[str]] = []
+        for weight in weights:
+            hits = self._lexical(terms, names, weight, 50, read)
+            ids.append([key for key, _ in hits])
+        return ids
+
+    def _lexical(
+        self,
+        terms: Sequence[str],
+        names: Sequence[str],
+        weight: float,
+        k: int,
+        read: Callable[[WeighedWords, int, np.ndarray | None], Ranked],
+    ) -> Hits:
+        """Find the best `k` papers with one of the terms or names; `read` gives BM25's scores."""
         parts = weighed_words(terms, names, weight)
-        if not parts or k < 1 or where.ids == ():
+        if not parts:
             return []
 
         def ranking(part: WeighedWords) -> Ranking:
             def rank(depth: int, rows: np.ndarray | None) -> Ranked:
-                table = self._by_words(part.column, part.words, where, depth, rows)
-                listed_scores = numbers(table, "_score")
+                row_ids, listed_scores = read(part, depth, rows)
                 scores = part.weight * listed_scores / (K1 + 1)
-                row_ids = table["_rowid"].to_numpy()
                 return row_ids, scores
 
             return rank
@@ -239,6 +277,12 @@ class PaperTable:
         else:
             rows, scores = best_sums(rankings, k)
         return self._hits(rows, scores)
+
+    def _ranked_by_words(
+        self, part: WeighedWords, where: Where, k: int, rows: np.ndarray | None
+    ) -> Ranked:
+        table = self._by_words(part.column, part.words, where, k, rows)
+        return table["_rowid"].to_numpy(), numbers(table, "_score")
 
     def _by_words(
         self,
@@ -257,10 +301,6 @@ class PaperTable:
             query = query.select(["_score"])
             query = query.with_row_id(True)
             return filtered(query, where, rows).to_arrow()
-
-    def _ids_by(self, terms: Sequence[str], names: Sequence[str], weight: float) -> list[str]:
-        hits = self.lexical(terms, 50, EVERYWHERE, names, weight)
-        return [key for key, _ in hits]
 
     def count_words(self, column: str) -> tuple[int, int]:
         """Count the papers with words in a column of terms, and their words."""

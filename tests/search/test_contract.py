@@ -124,6 +124,17 @@ def test_scores_are_those_of_bm25s_and_faiss_under_every_filter(
     check(engine, corpus, where)
 
 
+def test_lists_for_several_weights_of_names_are_those_of_one_by_one(engine: Engine) -> None:
+    """Also where a list ends before its papers do, and scores of single papers are read."""
+    for terms in (["mask", "w2"] + ["w1"] * 6, ["mask"], ["w300"], []):
+        for names in (["nature", "zola"], ["reilly"], ["nobody"]):
+            weights = (2.0, 0.0, 0.25, 1.0)
+            lists = engine.ids_by_weight(terms, names, weights)
+            for ids, weight in zip(lists, weights, strict=True):
+                hits = engine.lexical(terms, 50, names=names, weight=weight)
+                assert ids == [key for key, _ in hits], (terms, names, weight)
+
+
 def test_a_list_may_be_deeper_than_the_index_and_both_empty(
     engine: Engine,
     corpus: Corpus,

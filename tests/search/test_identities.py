@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,9 +29,9 @@ RECORDS = (
 IDS = ("p4", "p5", "p6", "q7", "q8")
 
 
-@pytest.fixture
-def engine(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Engine]:
-    """Index 300 papers, with the keys of their identities or, as older ones, without."""
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Index 300 papers; a test has a copy of its own."""
     corpus = Corpus.drawn(300)
     papers = list(corpus.papers)
     papers[5] = replace(papers[5], url="https://www.ncbi.nlm.nih.gov/pubmed/555/", doi="")
@@ -38,14 +39,25 @@ def engine(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Engine]:
     papers[6] = replace(papers[6], source=titled, doi="")
     editorial = replace(papers[7].source, title="Editorial", date="2019")
     papers[7] = replace(papers[7], source=editorial, doi="")
-    engine = Engine.create(tmp_path / "index", read_any_manifest())
+    location = tmp_path_factory.mktemp("identities") / "index"
+    engine = Engine.create(location, read_any_manifest())
     engine.upsert(replace(corpus, papers=tuple(papers)).rows())
     engine.build()
+    engine.close()
+    return location
+
+
+@pytest.fixture
+def engine(made: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """Open a copy of the index, with the keys of its papers' identities or, if old, without."""
+    location = shutil.copytree(made, tmp_path / "index")
+    engine = Engine.open(location)
     if getattr(request, "param", NEW) == OLD:
+        engine.lock()
         engine._table.drop_columns(["keys"])
         engine._write_seal()
         engine.close()
-        engine = Engine.open(tmp_path / "index")
+        engine = Engine.open(location)
     yield engine
     engine.close()
 
