@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from hypothesis import settings
@@ -56,6 +56,16 @@ def _own_store(tmp_path_factory: pytest.TempPathFactory) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
     os.environ["CLAIM2SOURCE_STORE"] = str(folder / "store")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_wait_for_the_disk() -> None:
+    """Leave out what only a power cut would show: it takes milliseconds for each file written."""
+
+    def check_descriptor(file: int | IO[bytes]) -> None:
+        os.fstat(file if isinstance(file, int) else file.fileno())
+
+    os.fsync = check_descriptor
 
 
 @pytest.fixture(autouse=True, scope="session")

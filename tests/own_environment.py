@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 # The user's environment must not affect a test; tests set what they need. Only the folders of real
 # data and weights are kept.
@@ -16,6 +17,11 @@ for _name in [*os.environ]:
 os.umask(0o022)
 # Tests read the output of subprocesses, even if the user's locale is not UTF-8.
 os.environ["PYTHONUTF8"] = "1"
+
+# An environment that forbids bytecode makes each worker rewrite all tests, and each process of a
+# test compile the package again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Set before any test imports torch or tokenizers, which read these once.
 os.environ.setdefault("OMP_NUM_THREADS", "2")

@@ -1,6 +1,7 @@
 """The package has layers: a file imports from lower layers, without cycles."""
 
 import ast
+import re
 import subprocess
 import sys
 from functools import cache
@@ -203,8 +204,11 @@ def test_a_program_is_imported_by_one_name() -> None:
     """Use claim2source.train and claim2source.eval: another name would load a second module."""
     files = [*FILES, *REPOSITORY.glob("tests/**/*.py"), *REPOSITORY.glob("docs/**/*.py")]
     wrong = []
+    may_import = re.compile(r"\b(?:import|from)\b.*\b(?:train|eval)\b")
     for path in files:
-        for line, name in imports(parsed(path), "claim2source"):
+        text = path.read_text(encoding="utf-8")
+        found = imports(parsed(path), "claim2source") if may_import.search(text) else []
+        for line, name in found:
             if name.partition(".")[0] in ("train", "eval"):
                 wrong.append(f"{path.relative_to(REPOSITORY)}:{line} imports {name}")
     assert wrong == []
