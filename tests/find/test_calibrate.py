@@ -99,6 +99,7 @@ def check_held_out(fitted_on: list[Fit], claims: int) -> None:
     assert fitted_on[-1][1].all()
 
 
+@pytest.mark.slow
 def test_an_index_tells_its_claims_from_absent_ones_and_from_other_posts(
     engine: Engine, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,6 +137,7 @@ def options(locations: list[str]) -> list[str]:
     return [f"--index={location}" for location in locations]
 
 
+@pytest.mark.slow
 def test_shards_answer_as_the_whole_index(
     ask: Callable[..., str],
     index: str,

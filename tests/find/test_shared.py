@@ -213,6 +213,7 @@ def test_an_older_index_is_judged_after_it_was_written_again(
     assert answer.verdict != "not judged"
 
 
+@pytest.mark.slow
 def test_claims_replace_the_model_that_ships(ships: Path, make: Index, tmp_path: Path) -> None:
     make()
     sources: list[c2s.Source] = []

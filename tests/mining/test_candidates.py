@@ -10,7 +10,9 @@ from claim2source.mining.candidates import BLOCK, CELLS, Candidates
 from claim2source.search.bm25 import BM25
 
 
-@pytest.mark.parametrize(("pool", "limit"), [(70_000, CELLS // 70_000), (40, BLOCK)])
+@pytest.mark.parametrize(
+    ("pool", "limit"), [pytest.param(70_000, CELLS // 70_000, marks=pytest.mark.slow), (40, BLOCK)]
+)
 def test_no_block_holds_more_similarities_or_claims_than_it_may(pool: int, limit: int) -> None:
     sources = [Source(f"s{i}", "tea") for i in range(pool)]
     claims = [Claim(f"c{i}", "tea") for i in range(limit + 50)]

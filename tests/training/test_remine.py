@@ -68,7 +68,7 @@ def all_negatives(rows: Sequence[MinedRow]) -> tuple[Negative, ...]:
     return tuple(negatives)
 
 
-@pytest.mark.parametrize("kind", ["reversed", "subset"])
+@pytest.mark.parametrize("kind", ["reversed", pytest.param("subset", marks=pytest.mark.slow)])
 def test_a_named_file_keeps_its_pairs_in_their_places(
     kind: str,
     setup: tuple[Path, Path],
@@ -165,7 +165,7 @@ def test_after_which_epochs_negatives_are_mined(
     assert mined_after == expected
 
 
-@pytest.mark.parametrize("train", ["both", "query_only"])
+@pytest.mark.parametrize("train", ["both", pytest.param("query_only", marks=pytest.mark.slow)])
 def test_nothing_is_encoded_twice_and_the_plan_counts_it(
     train: str,
     setup: tuple[Path, Path],

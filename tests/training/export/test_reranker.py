@@ -52,7 +52,7 @@ def logits_of(stage: CrossEncoder | YesNo) -> np.ndarray:
     ("kind", "tuning"),
     [
         ("cross_encoder", "lora"),
-        ("cross_encoder", "full"),
+        pytest.param("cross_encoder", "full", marks=pytest.mark.slow),
         pytest.param("yes_no", "lora", marks=pytest.mark.slow),
     ],
 )

@@ -47,6 +47,7 @@ def test_a_classifier_without_a_padding_token_is_trained_and_read(
     assert np.allclose(together, predictions, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_adapters_leave_a_head_of_two_layers_to_be_trained_in_full(
     tiny: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -71,6 +71,7 @@ def pipeline(tiny: dict[str, Path], stage: Reranker, part: str) -> float:
     return float(np.mean(by_lang))
 
 
+@pytest.mark.slow
 def test_the_highest_score_of_the_whole_pipeline_is_chosen(
     trained: Path, tiny: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
