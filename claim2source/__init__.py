@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from claim2source.systems.system import System as System
     from claim2source.systems.system import run_system as run_system
 
-__version__ = "1.0.0"
+__version__ = "1.1.0"
 
 # NumPy's threads busy-wait for work, by default for 0.1 s; NumPy reads this at import.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
