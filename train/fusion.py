@@ -33,6 +33,7 @@ from claim2source.core.records import Dataset
 from claim2source.core.report import MACRO, MAIN_METRIC, Choice, Report
 from claim2source.core.tables import Cell, Part, TextTable, render
 from claim2source.core.terminal import say
+from claim2source.data.known_posts import KnownPosts
 from claim2source.data.store import Store
 from claim2source.data.wandb import log_tables, require_tracking
 from claim2source.evaluation.choices import TO_CHOOSE_BY
@@ -54,7 +55,6 @@ from claim2source.metrics.families import Family
 from claim2source.metrics.metrics import Scores
 from claim2source.models import ModelConfig
 from claim2source.models.local import with_local_models
-from claim2source.stages.known_posts import KnownPosts
 from claim2source.stages.learned import LearnedFusion
 from claim2source.stages.pairs import DEEPEST, Runtime
 from claim2source.stages.similarities import Scorer, ViewConfig
@@ -229,6 +229,8 @@ def read_inputs(config: LearnedFusionConfig) -> Inputs:
     for name, view in views.items():
         allowed = "another split than the reported one"
         require(view.posts != reported_posts, f"{name}.posts.split", config.split, allowed)
+        key = f"{name}.bm25.posts.split"
+        require(view.bm25.posts != reported_posts, key, config.split, allowed)
     systems = read_systems(config.files or None)
     for name in (config.system, *config.against):
         require_one_of("system", name, list(systems))

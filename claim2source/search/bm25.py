@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,6 +21,7 @@ from claim2source.core.report import Choice, Rule
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.core.stage import Claims, as_claims, as_sources
 from claim2source.core.terminal import one_line
+from claim2source.data.known_posts import KnownPosts, other_posts
 from claim2source.data.store import Store
 from claim2source.search.cache import read_or_search, request_key, sources_hash
 from claim2source.search.terms import Analysis, Counts, Postings, Terms, import_bm25s
@@ -35,7 +37,7 @@ from claim2source.text.clean import (
     pipeline_identity,
     without_unseen,
 )
-from claim2source.text.views import ClaimPart, claim_parts
+from claim2source.text.views import ClaimPart, claim_parts, render_claim
 
 if TYPE_CHECKING:
     from claim2source.search.choose import Grid
@@ -108,6 +110,8 @@ class BM25(Settings):
         stemmer: compare stems instead of words; only for `terms`.
         clean: remove links, handles, emojis and hash signs from claims; hashtags keep their word.
         pipeline: spaCy pipeline for `lemmas` in the sources' language: a package or a folder.
+        posts: known posts, whose texts (in the form of the claims) are indexed with their sources,
+            except claims that are ranked; for claims that mostly mean sources with known posts.
     """
 
     analysis: Literal["terms", "whitespace", "spaces", "lemmas"] = "terms"
@@ -122,6 +126,7 @@ class BM25(Settings):
     stemmer: bool = True
     clean: bool = False
     pipeline: str = SPACY_MODEL
+    posts: KnownPosts | None = None
     store: InitVar[Any] = field(default=None, kw_only=True)
 
     def __post_init__(self, store: Store | None) -> None:
@@ -134,6 +139,11 @@ class BM25(Settings):
     def format(self) -> int:
         """Return the version of the analysis, which determines the terms."""
         return FORMATS[self.analysis]
+
+    @property
+    def known_posts(self) -> Sequence[Claim]:
+        """Load the known posts. Raises `UserError` if there are none in the data set."""
+        return self.posts.posts if self.posts is not None else ()
 
     @property
     def sources(self) -> SourceForm:
@@ -167,7 +177,7 @@ class BM25(Settings):
         candidates: dict[BM25, np.ndarray] = {}
         analyses = by_analysis(settings, "k1", "b")
         for analysis, cells in track(analyses, "BM25's analyses", len(analyses)):
-            index = BM25Index(val.sources, analysis)
+            index = BM25Index(val.sources, analysis).without_posts(claims)
             terms = index.terms(claims)
             for cell in cells:
                 run = index.reweighted(cell.k1, cell.b).rank(claims, DEPTH, terms)
@@ -195,15 +205,21 @@ class _Analysed:
 
 
 class BM25Index:
-    """Search sources by BM25. Raises ValueError on a source id that repeats."""
+    """Search sources by BM25. Raises ValueError on a source id that repeats.
+
+    `posts` are indexed with their sources; None: those of the settings.
+    """
 
     def __init__(
         self,
         sources: Sequence[Source],
         config: BM25 | None = None,
         store: Store | None = None,
+        posts: Sequence[Claim] | None = None,
     ) -> None:
         self.config = config or BM25()
+        self._posts = self.config.known_posts if posts is None else posts
+        self._without: BM25Index | None = None
         sources = as_sources(sources)
         self.source_ids = [source.id for source in sources]
         distinct_ids = set(self.source_ids)
@@ -238,7 +254,24 @@ class BM25Index:
         return self._analysed
 
     def _texts(self) -> list[str]:
-        return [source_text(source, self.config) for source in self._sources]
+        texts = [source_text(source, self.config) for source in self._sources]
+        if self._posts:
+            of_source = post_texts(self._posts, self.config)
+            for number, source_id in enumerate(self.source_ids):
+                own = of_source.get(source_id, [])
+                texts[number] = " ".join([texts[number], *own])
+        return texts
+
+    def without_posts(self, claims: Sequence[Claim]) -> BM25Index:
+        """Return an index that knows none of the claims; this one if it knows none of them."""
+        others = other_posts(self._posts, claims) if self._posts else []
+        if len(others) == len(self._posts):
+            return self
+        last = self._without
+        if last is None or last._posts != others:
+            last = BM25Index(self._sources, self.config, self._store, others)
+            self._without = last
+        return last
 
     def _weighed(self, counts: Counts | None) -> Postings | None:
         if counts is None:
@@ -287,6 +320,7 @@ class BM25Index:
         if is_changed and self.config.analysis == "terms":
             without["without"] = "unseen"
         settings = asdict(self.config)
+        del settings["posts"]  # the hash of the sources has their texts
         versions = library_versions(self.config)
         request = request_key(claims, claim_texts, self._sources_hash, k)
         return {
@@ -341,7 +375,7 @@ class BM25Index:
         """Rank the best `k` sources that have a term in common with the claim.
 
         Ties are broken by id, descending. `terms` are the claims' `terms` if they are already
-        known.
+        known. Claims that are known posts are ranked as if they were not.
         """
         positions, scores = self.top(claims, k, terms)
         return self._built().ids.run(claims, positions, scores)
@@ -353,6 +387,9 @@ class BM25Index:
         terms: Terms | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Rank as `rank`, to positions (-1: none) and scores, [claims, at most k] each."""
+        index = self.without_posts(claims)
+        if index is not self:
+            return index.top(claims, k)
         built = self._built()
         depth = min(k, len(self.source_ids))
         shape = (len(claims), depth)
@@ -506,6 +543,18 @@ def source_text(source: Source, config: BM25) -> str:
     if config.analysis == "spaces":
         return " ".join(parts)  # the organisers also join an empty title
     return " ".join(part for part in parts if part)
+
+
+def post_texts(posts: Sequence[Claim], config: BM25) -> Mapping[str, list[str]]:
+    """Return the texts of each source's posts, as claims are searched."""
+    texts = [render_claim(post, config.claims) for post in posts]
+    if config.clean:
+        texts = list(map(clean_post, texts))
+    of_source = defaultdict[str, list[str]](list)
+    for post, text in zip(posts, texts, strict=True):
+        for gold in post.golds:
+            of_source[gold].append(text)
+    return of_source
 
 
 class Analyser:

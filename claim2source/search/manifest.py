@@ -41,6 +41,7 @@ def check_bm25(bm25: BM25) -> None:
     require(bm25.analysis == "terms", "bm25.analysis", bm25.analysis, "terms")
     require(bm25.k1 == K1, "bm25.k1", bm25.k1, f"{K1}: fixed by LanceDB")
     require(bm25.b == B, "bm25.b", bm25.b, f"{B}: fixed by LanceDB")
+    require(bm25.posts is None, "bm25.posts", bm25.posts, "none: an index has papers alone")
 
 
 @dataclass(frozen=True)

@@ -167,6 +167,10 @@ class Learned(WithRuntime):
             posts = written["view"].pop("posts")
             if posts is not None and fitted.view.posts is not None:
                 written["posts"] = fitted.view.posts.content
+            indexed = fitted.view.bm25.posts
+            del written["view"]["bm25"]["posts"]
+            if indexed is not None:
+                written["indexed_posts"] = indexed.content
         if self.counts_terms:
             identity["analysis"] = FORMATS["terms"]
         pool = self.__dict__.get("_pool")

@@ -14,9 +14,10 @@ from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Result, Run
 from claim2source.data.grouping import plain_text
+from claim2source.data.known_posts import load_known_posts
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.search.dense import encoder_keys, unit_vectors
-from claim2source.stages.known_posts import NearPosts, load_known_posts
+from claim2source.stages.known_posts import NearPosts
 from claim2source.stages.pairs import (
     DEEPEST,
     Ranking,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal, NamedTuple, get_args
@@ -14,13 +15,15 @@ from claim2source.core.config import Settings, require, require_one_of
 from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Source, nfkc
 from claim2source.data.dates import first_day
+from claim2source.data.grouping import plain_text
+from claim2source.data.known_posts import KnownPosts, other_posts, post_keys
 from claim2source.data.store import Store
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.models.config import ModelChanges
 from claim2source.search.bm25 import BM25, SPELLERS, BM25Index, get_stop_words, make_stemmer
 from claim2source.search.dense import encoder_keys, of_model, unit_vectors
 from claim2source.search.terms import import_bm25s
-from claim2source.stages.known_posts import KnownPosts, NearPosts, other_posts
+from claim2source.stages.known_posts import NearPosts
 from claim2source.stages.pairs import Runtime
 from claim2source.text import ClaimForm, Rendering, SourceForm
 from claim2source.text.clean import split_sentences
@@ -31,6 +34,8 @@ PartOfSource = Literal["all", "title", "abstract", "metadata"]
 TermKind = Literal["words", "bigrams", "characters"]
 # Letters of a character n-gram: McNamee and Mayfield (2004) found 4 best in European languages.
 _GRAM = 4
+# Parts of the known posts: a known post is scored without the posts of its part.
+_FOLDS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +50,8 @@ class ViewConfig(Settings):
             words, `metadata` (venue and authors).
         terms: terms of bm25: `words`, `bigrams` (two consecutive words, without stop words), or
             `characters` (character 4-grams of words).
-        bm25: BM25's settings; with `metadata` the part `all` includes venue and authors.
+        bm25: BM25's settings; with `metadata` the part `all` includes venue and authors, with
+            `posts` the source's known posts.
         model: the encoder; none: the program's encoder. Keys without a name change the settings of
             that one.
         claims: claim form; a checkpoint has its own. English claims are the same in each.
@@ -72,6 +78,9 @@ class ViewConfig(Settings):
             parts = tuple(part for part in parts if part != "metadata")
         require_one_of("part", self.part, parts)
         analysis = self.bm25.analysis
+        has_whole_words = self.terms == "words" and self.part == "all"
+        is_whole = self.bm25.posts is None or has_whole_words
+        require(is_whole, "bm25.posts", self.bm25.posts, "none but with words of all parts")
         allowed = "terms: the others have other scores"
         require(analysis == "terms", "bm25.analysis", analysis, allowed)
         has_encoder = self.model is None or self.encodes
@@ -126,7 +135,7 @@ class Scorer:
         self.runtime = runtime or Runtime()
         self._several = several
         self._encoders: dict[ModelConfig, Resolved] = {}
-        self._lexical: dict[ViewConfig, BM25Index] = {}
+        self._lexical: dict[tuple[ViewConfig, tuple[int, ...]], BM25Index] = {}
         self._known: dict[ViewConfig, NearPosts] = {}
 
     def for_sources(self, sources: Sequence[Source]) -> Scorer:
@@ -167,12 +176,13 @@ class Scorer:
         BM25 is divided by the weight of a term in a single source, which grows with the pool. The
         score is NaN if a source lacks the part or, for the year, the date. `fresh` encodes claims
         even if their vectors are in the store, to measure the cost of a new claim. A claim is not a
-        known post of itself, and `hidden` claims are known posts of none.
+        known post of itself, and `hidden` claims are known posts of none. In BM25 with known posts,
+        a claim that is one is scored without a tenth of them.
         """
         if view.score == "year":
             return [self._years(ids) for ids in candidates]
         if view.score == "bm25":
-            values = self._bm25(view, claims, candidates)
+            values = self._bm25(view, claims, candidates, hidden)
         elif view.score == "posts":
             return self._nearness(view, claims, candidates, fresh, hidden)
         else:
@@ -194,39 +204,56 @@ class Scorer:
         view: ViewConfig,
         claims: Sequence[Claim],
         candidates: Sequence[Sequence[str]],
+        hidden: Sequence[Claim],
     ) -> list[np.ndarray]:
-        if view.terms != "words":
-            claims = [_as_grams(claim, view) for claim in claims]
-        queries: list[Claim] = []
-        for claim, ids in zip(claims, candidates, strict=True):
-            queries.append(replace(claim, candidates=tuple(ids)))
-        deepest = max(map(len, candidates), default=0)
-        run = self._lexical_index(view).rank(queries, deepest)
-
         rarest = math.log1p((len(self._sources) - 0.5) / 1.5)
-        scores: list[np.ndarray] = []
-        for claim, ids in zip(claims, candidates, strict=True):
-            ranked = run.scored(claim.id)
-            own = [ranked.get(source, 0.0) for source in ids]
-            scores.append(np.array(own) / rarest)
+        scores: list[np.ndarray] = [np.empty(0)] * len(claims)
+        for folds, numbers in _by_known_folds(view, claims).items():
+            index = self._lexical_index(view, folds, hidden)
+            queries: list[Claim] = []
+            for number in numbers:
+                query = claims[number]
+                if view.terms != "words":
+                    query = _as_grams(query, view)
+                queries.append(replace(query, candidates=tuple(candidates[number])))
+            deepest = max((len(candidates[number]) for number in numbers), default=0)
+            run = index.rank(queries, deepest)
+
+            for number, query in zip(numbers, queries, strict=True):
+                ranked = run.scored(query.id)
+                own = [ranked.get(source, 0.0) for source in candidates[number]]
+                scores[number] = np.array(own) / rarest
         return scores
 
-    def _lexical_index(self, view: ViewConfig) -> BM25Index:
-        """Return the pool's index of a view's terms, which is built on first use."""
-        if view not in self._lexical:
-            config = replace(view.bm25, claims=view.claims, metadata=_has_metadata(view))
-            pool = [_only(source, view.part) for source in self._sources.values()]
-            if view.terms != "words":
-                pool = _gram_sources(pool, view)
-                config = replace(
-                    config,
-                    metadata=False,
-                    stop_words=False,
-                    stemmer=False,
-                    claims="original",
-                )
-            self._lexical[view] = BM25Index(pool, config)
-        return self._lexical[view]
+    def _lexical_index(
+        self,
+        view: ViewConfig,
+        folds: Collection[int],
+        hidden: Sequence[Claim],
+    ) -> BM25Index:
+        """Return the pool's index of a view's terms, without known posts of some folds.
+
+        It is built on first use, and kept unless known posts are hidden.
+        """
+        key = (view, tuple(folds))
+        if key in self._lexical:
+            return self._lexical[key]
+        config = replace(view.bm25, claims=view.claims, metadata=_has_metadata(view))
+        pool = [_only(source, view.part) for source in self._sources.values()]
+        if view.terms != "words":
+            pool = _gram_sources(pool, view)
+            config = replace(
+                config,
+                metadata=False,
+                stop_words=False,
+                stemmer=False,
+                claims="original",
+            )
+        posts = _posts_outside(config.known_posts, folds)
+        index = BM25Index(pool, config, posts=other_posts(posts, hidden))
+        if not (posts and hidden):
+            self._lexical[key] = index
+        return index
 
     def _cosines(
         self,
@@ -336,6 +363,47 @@ class Scorer:
         if distinct:
             vectors = unit_vectors(vectors)
         return TextVectors(rows, vectors)
+
+
+def _by_known_folds(
+    view: ViewConfig,
+    claims: Sequence[Claim],
+) -> Mapping[tuple[int, ...], Sequence[int]]:
+    """Group the claims' numbers by the folds of the known posts that equal them.
+
+    A claim must not be in the text of its own source. An index without its post alone would be
+    exact, and one for each claim too slow.
+    """
+    fold_of_key: dict[tuple[str, str], int] = {}
+    for post, fold in _dealt(view.bm25.known_posts):
+        for key in post_keys(post):
+            fold_of_key[key] = fold
+
+    numbers = defaultdict[tuple[int, ...], list[int]](list)
+    for number, claim in enumerate(claims):
+        own: set[int] = set()
+        for key in post_keys(claim):
+            if key in fold_of_key:
+                own.add(fold_of_key[key])
+        folds = tuple(sorted(own))
+        numbers[folds].append(number)
+    return numbers
+
+
+def _dealt(posts: Sequence[Claim]) -> Iterator[tuple[Claim, int]]:
+    """Deal posts to folds in their order; posts with equal texts are in one fold."""
+    fold_of_text: dict[str, int] = {}
+    for post in posts:
+        text = plain_text(post.text)
+        fold = fold_of_text.setdefault(text, len(fold_of_text) % _FOLDS)
+        yield post, fold
+
+
+def _posts_outside(
+    posts: Sequence[Claim],
+    folds: Collection[int],
+) -> list[Claim]:
+    return [post for post, fold in _dealt(posts) if fold not in folds]
 
 
 def _has_metadata(view: ViewConfig) -> bool:

@@ -11,7 +11,9 @@ import pytest
 
 from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Claim
-from claim2source.stages.known_posts import KnownPosts, NearPosts, other_papers_cosines
+from claim2source.data.known_posts import KnownPosts
+from claim2source.search.bm25 import BM25
+from claim2source.stages.known_posts import NearPosts, other_papers_cosines
 from claim2source.stages.learned import Learned, LearnedFusion, LearnedView
 from claim2source.stages.similarities import Scorer, ViewConfig
 from tests.refusals import refused
@@ -103,17 +105,20 @@ def test_a_fusion_with_other_known_posts_is_another(tmp_path: Path) -> None:
         return Learned(file=str(file)).identity
 
     write_posts(folder)
-    posts = KnownPosts(str(folder))
-    view = ViewConfig(score="posts", posts=posts)
-    before = identity(view)
-    assert identity(view) == before
+    near = ViewConfig(score="posts", posts=KnownPosts(str(folder)))
+    indexed = ViewConfig(bm25=BM25(posts=KnownPosts(str(folder))))
+    before = [identity(near), identity(indexed)]
+    assert [identity(near), identity(indexed)] == before
     shutil.rmtree(folder)
     more_posts = POSTS | {"coffee-3": "espresso for a long life"}
     write_posts(folder, more_posts)
-    assert identity(view) != before
+    assert identity(near) != before[0]
+    assert identity(indexed) != before[1]
     # The stored rankings of fusions without such a view stay valid.
     year_identity = identity(ViewConfig(score="year"))
     assert "posts" not in str(year_identity)
+    words_identity = identity(ViewConfig())
+    assert "posts" not in str(words_identity)
     with pytest.raises(ValueError):
         LearnedView(
             "near",

@@ -16,6 +16,7 @@ from claim2source.core.errors import ConfigError, UserError
 from claim2source.core.records import Dataset
 from claim2source.data.beir import write_beir
 from claim2source.data.grouping import gold_groups
+from claim2source.data.known_posts import KnownPosts
 from claim2source.data.loading import load
 from claim2source.data.split import carve_val, claims_of_shared_papers
 from claim2source.data.trec import read_run
@@ -26,7 +27,6 @@ from claim2source.models import Base, DataRecord, EncoderSettings, Manifest, Mod
 from claim2source.search.bm25 import BM25
 from claim2source.search.dense import Dense
 from claim2source.search.fuse import Hybrid
-from claim2source.stages.known_posts import KnownPosts
 from claim2source.stages.learned import Learned, LearnedFusion
 from claim2source.stages.similarities import Scorer, ViewConfig
 from claim2source.systems.heldout import ChoosingOn
@@ -273,15 +273,19 @@ def test_over_a_trained_encoder_is_fitted_on_what_it_held_out(
     assert not choice.note
 
 
+@pytest.mark.parametrize("key", ["posts", "bm25.posts"])
 def test_known_posts_of_the_reported_split_are_refused(
-    base_arguments: list[str], tmp_path: Path
+    key: str, base_arguments: list[str], tmp_path: Path
 ) -> None:
     """Their papers are the answers."""
     posts = f"{{dataset: {tmp_path / 'data'}, split: dev}}"
-    (tmp_path / "views.yaml").write_text(f"{VIEWS}near: {{score: posts, posts: {posts}}}\n")
+    view = (
+        f"{{score: posts, posts: {posts}}}" if key == "posts" else f"{{bm25: {{posts: {posts}}}}}"
+    )
+    (tmp_path / "views.yaml").write_text(f"{VIEWS}near: {view}\n")
     with refused(ConfigError) as error:
         main([*base_arguments, "--system=BM25"])
-    assert error.value.key == "near.posts.split"
+    assert error.value.key == f"near.{key}.split"
     assert not (tmp_path / "out").exists()
 
 
