@@ -220,11 +220,20 @@ def test_equal_posts_are_in_one_part(tmp_path: Path) -> None:
         assert (values[0] > 0) == (number == 7)
 
 
-def test_where_known_posts_are_refused(known: KnownPosts) -> None:
-    for settings in ({"terms": "bigrams"}, {"part": "title"}, {"terms": "characters"}):
-        with refused(ConfigError) as error:
-            ViewConfig(bm25=BM25(posts=known), **settings)  # type: ignore[arg-type]
-        assert error.value.key == "bm25.posts"
+@pytest.mark.parametrize(
+    "settings", [{"terms": "bigrams"}, {"terms": "characters"}, {"part": "title"}]
+)
+def test_views_of_other_terms_or_of_one_part_refuse_known_posts(
+    settings: dict[str, str], known: KnownPosts
+) -> None:
+    with refused(ConfigError) as error:
+        ViewConfig(bm25=BM25(posts=known), **settings)  # type: ignore[arg-type]
+    assert isinstance(error.value, ConfigError)
+    assert error.value.key == "bm25.posts"
+
+
+def test_an_index_refuses_known_posts(known: KnownPosts) -> None:
     with refused(ConfigError) as error:
         check_bm25(BM25(k1=1.2, b=0.75, posts=known))
+    assert isinstance(error.value, ConfigError)
     assert error.value.key == "bm25.posts"
