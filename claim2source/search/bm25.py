@@ -267,11 +267,9 @@ class BM25Index:
         others = other_posts(self._posts, claims) if self._posts else []
         if len(others) == len(self._posts):
             return self
-        last = self._without
-        if last is None or last._posts != others:
-            last = BM25Index(self._sources, self.config, self._store, others)
-            self._without = last
-        return last
+        if self._without is None or self._without._posts != others:
+            self._without = BM25Index(self._sources, self.config, self._store, others)
+        return self._without
 
     def _weighed(self, counts: Counts | None) -> Postings | None:
         if counts is None:
@@ -339,6 +337,7 @@ class BM25Index:
         counts = built.postings.counts if built.postings else None
         postings = copied._weighed(counts)
         copied._analysed = replace(built, postings=postings)
+        copied._without = None
         return copied
 
     def terms(self, claims: Sequence[Claim]) -> Terms:

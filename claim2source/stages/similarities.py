@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal, NamedTuple, get_args
@@ -15,7 +15,6 @@ from claim2source.core.config import Settings, require, require_one_of
 from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Source, nfkc
 from claim2source.data.dates import first_day
-from claim2source.data.grouping import plain_text
 from claim2source.data.known_posts import KnownPosts, other_posts, post_keys
 from claim2source.data.store import Store
 from claim2source.models import ModelConfig, Resolved, resolve
@@ -34,7 +33,7 @@ PartOfSource = Literal["all", "title", "abstract", "metadata"]
 TermKind = Literal["words", "bigrams", "characters"]
 # Letters of a character n-gram: McNamee and Mayfield (2004) found 4 best in European languages.
 _GRAM = 4
-# Parts of the known posts: a known post is scored without the posts of its part.
+# Known posts are dealt to folds: a claim that is one is scored without the posts of its fold.
 _FOLDS = 10
 
 
@@ -135,7 +134,7 @@ class Scorer:
         self.runtime = runtime or Runtime()
         self._several = several
         self._encoders: dict[ModelConfig, Resolved] = {}
-        self._lexical: dict[tuple[ViewConfig, tuple[int, ...]], BM25Index] = {}
+        self._lexical: dict[tuple[ViewConfig, int | None], BM25Index] = {}
         self._known: dict[ViewConfig, NearPosts] = {}
 
     def for_sources(self, sources: Sequence[Source]) -> Scorer:
@@ -208,8 +207,8 @@ class Scorer:
     ) -> list[np.ndarray]:
         rarest = math.log1p((len(self._sources) - 0.5) / 1.5)
         scores: list[np.ndarray] = [np.empty(0)] * len(claims)
-        for folds, numbers in _by_known_folds(view, claims).items():
-            index = self._lexical_index(view, folds, hidden)
+        for fold, numbers in _by_known_fold(view, claims).items():
+            index = self._lexical_index(view, fold, hidden)
             queries: list[Claim] = []
             for number in numbers:
                 query = claims[number]
@@ -228,15 +227,16 @@ class Scorer:
     def _lexical_index(
         self,
         view: ViewConfig,
-        folds: Collection[int],
+        fold: int | None,
         hidden: Sequence[Claim],
     ) -> BM25Index:
-        """Return the pool's index of a view's terms, without known posts of some folds.
+        """Return the pool's index of a view's terms, without the known posts of a fold.
 
         It is built on first use, and kept unless known posts are hidden.
         """
-        key = (view, tuple(folds))
-        if key in self._lexical:
+        key = (view, fold)
+        is_kept = view.bm25.posts is None or not hidden
+        if is_kept and key in self._lexical:
             return self._lexical[key]
         config = replace(view.bm25, claims=view.claims, metadata=_has_metadata(view))
         pool = [_only(source, view.part) for source in self._sources.values()]
@@ -249,9 +249,9 @@ class Scorer:
                 stemmer=False,
                 claims="original",
             )
-        posts = _posts_outside(config.known_posts, folds)
+        posts = _posts_outside(config.known_posts, fold)
         index = BM25Index(pool, config, posts=other_posts(posts, hidden))
-        if not (posts and hidden):
+        if is_kept:
             self._lexical[key] = index
         return index
 
@@ -365,45 +365,32 @@ class Scorer:
         return TextVectors(rows, vectors)
 
 
-def _by_known_folds(
+def _by_known_fold(
     view: ViewConfig,
     claims: Sequence[Claim],
-) -> Mapping[tuple[int, ...], Sequence[int]]:
-    """Group the claims' numbers by the folds of the known posts that equal them.
+) -> Mapping[int | None, Sequence[int]]:
+    """Group the claims' numbers by the fold of the known post that equals them; None: new claims.
 
-    A claim must not be in the text of its own source. An index without its post alone would be
-    exact, and one for each claim too slow.
+    An index without a claim's own post alone, one for each claim, would be too slow.
     """
-    fold_of_key: dict[tuple[str, str], int] = {}
-    for post, fold in _dealt(view.bm25.known_posts):
+    fold_by_key: dict[tuple[str, str], int] = {}
+    for number, post in enumerate(view.bm25.known_posts):
         for key in post_keys(post):
-            fold_of_key[key] = fold
+            fold_by_key[key] = number % _FOLDS
 
-    numbers = defaultdict[tuple[int, ...], list[int]](list)
+    numbers = defaultdict[int | None, list[int]](list)
     for number, claim in enumerate(claims):
-        own: set[int] = set()
-        for key in post_keys(claim):
-            if key in fold_of_key:
-                own.add(fold_of_key[key])
-        folds = tuple(sorted(own))
-        numbers[folds].append(number)
+        own = [fold_by_key[key] for key in post_keys(claim) if key in fold_by_key]
+        fold = own[0] if own else None
+        numbers[fold].append(number)
     return numbers
-
-
-def _dealt(posts: Sequence[Claim]) -> Iterator[tuple[Claim, int]]:
-    """Deal posts to folds in their order; posts with equal texts are in one fold."""
-    fold_of_text: dict[str, int] = {}
-    for post in posts:
-        text = plain_text(post.text)
-        fold = fold_of_text.setdefault(text, len(fold_of_text) % _FOLDS)
-        yield post, fold
 
 
 def _posts_outside(
     posts: Sequence[Claim],
-    folds: Collection[int],
+    fold: int | None,
 ) -> list[Claim]:
-    return [post for post, fold in _dealt(posts) if fold not in folds]
+    return [post for number, post in enumerate(posts) if number % _FOLDS != fold]
 
 
 def _has_metadata(view: ViewConfig) -> bool:

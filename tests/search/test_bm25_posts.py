@@ -118,6 +118,9 @@ def test_a_claim_never_helps_itself(known: KnownPosts) -> None:
     for claims, without in (([first], ["m1"]), ([NEW], []), ([POSTS[2]], ["s1"])):
         run = index.search(claims, 10).run
         assert scored(run, claims) == by_hand(config, without, *claims)
+        other = replace(config, k1=0.4, b=0.1)
+        run = index.reweighted(0.4, 0.1).search(claims, 10).run
+        assert scored(run, claims) == by_hand(other, without, *claims)
 
 
 def test_nothing_is_chosen_on_posts_that_are_indexed(known: KnownPosts) -> None:
@@ -160,6 +163,12 @@ def test_stored_runs_depend_on_the_posts(known: KnownPosts, tmp_path: Path) -> N
     write(POSTS[:1], one)
     fewer = search(BM25(posts=KnownPosts(str(one))))
     assert fewer != search(BM25(posts=known))
+    # The folder's name is not one of the things that they depend on.
+    before = sorted(path for path in store.root.rglob("*") if path.is_file())
+    moved = tmp_path / "moved"
+    one.rename(moved)
+    assert search(BM25(posts=KnownPosts(str(moved)))) == fewer
+    assert sorted(path for path in store.root.rglob("*") if path.is_file()) == before
 
 
 def view_scores(
@@ -175,7 +184,7 @@ def view_scores(
 
 
 def test_in_a_view_known_posts_keep_the_others_of_their_paper(known: KnownPosts) -> None:
-    """Each of these six posts is in a part of its own."""
+    """Each of these six posts is in a fold of its own."""
 
     def expected(claim: Claim, *without: str) -> list[float]:
         texts: dict[str, list[str]] = {}
@@ -200,8 +209,8 @@ def test_in_a_view_known_posts_keep_the_others_of_their_paper(known: KnownPosts)
     assert values == view_scores(None, [NEW])[0]
 
 
-def test_equal_posts_are_in_one_part(tmp_path: Path) -> None:
-    """A retweet of a claim does not tell its paper."""
+def test_a_copy_of_a_claim_does_not_tell_its_paper(tmp_path: Path) -> None:
+    """The copies are not in the fold of the post."""
     posts = [
         Claim(f"p{number}", f"alpha{number} beta{number}", golds=("none",)) for number in range(25)
     ]
@@ -218,6 +227,19 @@ def test_equal_posts_are_in_one_part(tmp_path: Path) -> None:
         (values,) = view_scores(known, [word])
         assert values[3] > 0
         assert (values[0] > 0) == (number == 7)
+
+
+def test_a_scorer_keeps_no_posts_that_were_hidden_once(known: KnownPosts) -> None:
+    scorer = Scorer(PAPERS)
+    view = ViewConfig(bm25=BM25(posts=known), claims="original")
+    candidates = [[paper.id for paper in PAPERS]]
+    found: list[list[float]] = []
+    for hidden in ([], POSTS, [], POSTS[:1], POSTS):
+        (values,) = scorer.scores(view, [NEW], candidates, hidden=hidden)
+        found.append(values.tolist())
+    assert found[0] == found[2]
+    assert found[1] == found[4]
+    assert len({tuple(values) for values in found}) == 3
 
 
 @pytest.mark.parametrize(
