@@ -38,6 +38,7 @@ from claim2source.evaluation.views import report_parts, write_report
 from claim2source.metrics.metrics import macro, score_languages
 from claim2source.models.local import local_name
 from claim2source.models.trained_on import TrainedOn
+from claim2source.search.bm25 import BM25
 from claim2source.search.dense import Dense
 from claim2source.search.routes import Routes
 from claim2source.search.saved import Saved
@@ -437,6 +438,9 @@ def _row_key(runner: SystemRunner, scoring: Scoring, system: System, form: Claim
         "scoring": as_plain(scoring),
         "depth": settings.depth,
     }
+    known = [one.posts.content for one in retrievers if isinstance(one, BM25) and one.posts]
+    if known:
+        parts["posts"] = known
     if own_code := system.own_code():
         parts["code"] = own_code
     if system.is_fit:

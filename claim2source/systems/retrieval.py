@@ -315,7 +315,11 @@ def retrieval_settings(part: Retrieval) -> dict[str, Any]:
         return {**values, **own, **grid}
     if isinstance(retriever, Saved):
         return {**values, "run": as_plain(retriever)}
-    return {**values, **grid, part.kind: as_plain(retriever)}
+    settings = as_plain(retriever)
+    if isinstance(retriever, BM25) and retriever.posts is None:
+        # Rows that were stored before this key existed keep their names.
+        del settings["posts"]
+    return {**values, **grid, part.kind: settings}
 
 
 def _dense_settings(dense: Dense) -> dict[str, Any]:

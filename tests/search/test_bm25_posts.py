@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from claim2source.core.errors import ConfigError
 from claim2source.core.records import Claim, Dataset, Qrels, Source
+from claim2source.core.report import Report
 from claim2source.core.run import Run
 from claim2source.data.beir import write_beir
 from claim2source.data.known_posts import KnownPosts
@@ -18,6 +20,7 @@ from claim2source.data.store import Store
 from claim2source.search.bm25 import BM25, BM25Index
 from claim2source.search.manifest import check_bm25
 from claim2source.stages.similarities import Scorer, ViewConfig
+from eval.evaluate import main as evaluate
 from tests.refusals import refused
 
 PAPERS = [
@@ -169,6 +172,24 @@ def test_stored_runs_depend_on_the_posts(known: KnownPosts, tmp_path: Path) -> N
     one.rename(moved)
     assert search(BM25(posts=KnownPosts(str(moved)))) == fewer
     assert sorted(path for path in store.root.rglob("*") if path.is_file()) == before
+
+
+def test_a_finished_row_is_run_again_if_the_posts_have_changed(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    claim = Claim("q", "espresso", golds=("coffee",))
+    write([claim], data)
+    known = tmp_path / "known"
+    systems = tmp_path / "systems.yaml"
+    systems.write_text(f"A: {{retrieve: {{bm25: {{posts: {{dataset: {known}}}}}}}}}\n")
+    words = ["--systems", str(systems), "--dataset", str(data), "--split", "train"]
+    for posts in (POSTS[:2], POSTS):
+        shutil.rmtree(known, ignore_errors=True)
+        write(posts, known)
+        evaluate([*words, "--out", str(tmp_path / "out"), "--store", str(tmp_path / "store")])
+        report = Report.read(tmp_path / "out")
+        (row,) = report.systems.values()
+        score = row.macro["mrr@5"]
+        assert score == (1.0 if posts == POSTS else 0.0)
 
 
 def view_scores(

@@ -167,7 +167,7 @@ def test_one_changed_input_of_bm25_is_another_run(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = {field.name for field in fields(BM25)}
-    assert set(SETTINGS) == names
+    assert set(SETTINGS) == names - {"posts"}  # tests/search/test_bm25_posts.py
     counter = Counted(monkeypatch)
     real = bm25.version
 
