@@ -176,7 +176,7 @@ def test_stored_runs_depend_on_the_posts(known: KnownPosts, tmp_path: Path) -> N
 
 def test_a_finished_row_is_run_again_if_the_posts_have_changed(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    claim = Claim("q", "espresso", golds=("coffee",))
+    claim = Claim("q", "espresso drinkers and memory", golds=("coffee",))
     write([claim], data)
     known = tmp_path / "known"
     systems = tmp_path / "systems.yaml"
