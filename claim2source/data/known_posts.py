@@ -40,11 +40,7 @@ class KnownPosts(Settings):
     @property
     def content(self) -> str:
         """Hash the posts: their ids, texts, translations and papers."""
-        posts: list[list[object]] = []
-        for post in self.posts:
-            golds = list(post.golds)
-            posts.append([post.id, post.text, post.translation, golds])
-        return content_hash(posts)
+        return hash_posts(self.posts)
 
 
 def load_known_posts(dataset: str, split: str) -> Sequence[Claim]:
@@ -54,6 +50,15 @@ def load_known_posts(dataset: str, split: str) -> Sequence[Claim]:
     if not posts:
         raise UserError(f"{dataset}, {split}: no post has a gold")
     return posts
+
+
+def hash_posts(posts: Iterable[Claim]) -> str:
+    """Hash posts: their ids, texts, translations and papers."""
+    described: list[list[object]] = []
+    for post in posts:
+        golds = list(post.golds)
+        described.append([post.id, post.text, post.translation, golds])
+    return content_hash(described)
 
 
 def other_posts(

@@ -438,9 +438,14 @@ def _row_key(runner: SystemRunner, scoring: Scoring, system: System, form: Claim
         "scoring": as_plain(scoring),
         "depth": settings.depth,
     }
-    known = [one.posts.content for one in retrievers if isinstance(one, BM25) and one.posts]
-    if known:
-        parts["posts"] = known
+    # Data that it reads besides the data set: a changed file or other known posts are another row.
+    read = [one.posts.content for one in retrievers if isinstance(one, BM25) and one.posts]
+    for stage in system.stages:
+        content = getattr(stage.stage, "read_content", None)
+        if content is not None:
+            read.append(content)
+    if read:
+        parts["read"] = read
     if own_code := system.own_code():
         parts["code"] = own_code
     if system.is_fit:

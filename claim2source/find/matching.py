@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from claim2source.core.records import Claim
 from claim2source.data.papers import Paper
-from claim2source.search.bm25 import BM25, Analyser
+from claim2source.search.analyser import Analyser
+from claim2source.search.bm25 import BM25
 from claim2source.search.names import name_terms, paper_names, plain_words
 from claim2source.text.clean import INVISIBLE, SOFT_HYPHEN, without_unseen
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from claim2source.core.report import Choice, Rule
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.core.stage import Claims, as_claims, as_sources
 from claim2source.core.terminal import one_line
-from claim2source.data.known_posts import KnownPosts, other_posts
+from claim2source.data.known_posts import KnownPosts, hash_posts, other_posts
 from claim2source.data.store import Store
 from claim2source.search.cache import read_or_search, request_key, sources_hash
 from claim2source.search.terms import Analysis, Counts, Postings, Terms, import_bm25s
@@ -41,6 +42,8 @@ from claim2source.text.views import ClaimPart, claim_parts, render_claim
 
 if TYPE_CHECKING:
     from claim2source.search.choose import Grid
+
+log = logging.getLogger(__name__)
 
 # bm25s and Stemmer are imported on use: training on mined negatives needs neither.
 Language = Literal["en", "de", "fr", "ar"]
@@ -110,8 +113,9 @@ class BM25(Settings):
         stemmer: compare stems instead of words; only for `terms`.
         clean: remove links, handles, emojis and hash signs from claims; hashtags keep their word.
         pipeline: spaCy pipeline for `lemmas` in the sources' language: a package or a folder.
-        posts: known posts, whose texts (in the form of the claims) are indexed with their sources,
-            except claims that are ranked; for claims that mostly mean sources with known posts.
+        posts: posts whose sources are known; each is indexed as text of its sources, in the form of
+            the claims, unless it equals a claim that is ranked. For claims that mostly refer to
+            sources with known posts.
     """
 
     analysis: Literal["terms", "whitespace", "spaces", "lemmas"] = "terms"
@@ -194,6 +198,10 @@ class BM25(Settings):
 
     def index(self, sources: Sequence[Source]) -> BM25Index:
         """Return the index of these sources; its first search analyses their texts."""
+        posts = self.known_posts
+        golds = {gold for post in posts for gold in post.golds}
+        if posts and golds.isdisjoint(source.id for source in sources):
+            log.warning("bm25.posts: no known post refers to a source that is indexed")
         return BM25Index(sources, self, vars(self)["store"])
 
 
@@ -263,7 +271,7 @@ class BM25Index:
         return texts
 
     def without_posts(self, claims: Sequence[Claim]) -> BM25Index:
-        """Return an index that knows none of the claims; this one if it knows none of them."""
+        """Return an index without the posts that equal a claim; this one if there are none."""
         others = other_posts(self._posts, claims) if self._posts else []
         if len(others) == len(self._posts):
             return self
@@ -318,7 +326,9 @@ class BM25Index:
         if is_changed and self.config.analysis == "terms":
             without["without"] = "unseen"
         settings = asdict(self.config)
-        del settings["posts"]  # the hash of the sources has their texts
+        del settings["posts"]  # their folder's name changes nothing
+        if self._posts:
+            settings["posts"] = hash_posts(self._posts)
         versions = library_versions(self.config)
         request = request_key(claims, claim_texts, self._sources_hash, k)
         return {
@@ -374,7 +384,7 @@ class BM25Index:
         """Rank the best `k` sources that have a term in common with the claim.
 
         Ties are broken by id, descending. `terms` are the claims' `terms` if they are already
-        known. Claims that are known posts are ranked as if they were not.
+        known. Known posts that equal a claim are left out.
         """
         positions, scores = self.top(claims, k, terms)
         return self._built().ids.run(claims, positions, scores)
@@ -510,12 +520,17 @@ def _normalise(text: str) -> str:
 
 def prepared_claims(texts: list[str], config: BM25) -> list[str]:
     """Prepare texts of claims, which may be cleaned first."""
-    if config.clean:
-        # In NFKC first: a handle or a hashtag would end at a combining accent.
-        if config.analysis == "terms":
-            texts = list(map(_normalise, texts))
-        texts = list(map(clean_post, texts))
-    return prepared(texts, config)
+    return prepared(cleaned(texts, config), config)
+
+
+def cleaned(texts: list[str], config: BM25) -> list[str]:
+    """Clean texts of posts, if the settings say so."""
+    if not config.clean:
+        return texts
+    # In NFKC first: a handle or a hashtag would end at a combining accent.
+    if config.analysis == "terms":
+        texts = list(map(_normalise, texts))
+    return list(map(clean_post, texts))
 
 
 def get_stop_words(config: BM25, language: str) -> set[str]:
@@ -545,56 +560,11 @@ def source_text(source: Source, config: BM25) -> str:
 
 
 def post_texts(posts: Sequence[Claim], config: BM25) -> Mapping[str, list[str]]:
-    """Return the texts of each source's posts, as claims are searched."""
+    """Return the texts of each source's posts, in the form in which claims are searched."""
     texts = [render_claim(post, config.claims) for post in posts]
-    if config.clean:
-        texts = list(map(clean_post, texts))
+    texts = cleaned(texts, config)
     of_source = defaultdict[str, list[str]](list)
     for post, text in zip(posts, texts, strict=True):
         for gold in post.golds:
             of_source[gold].append(text)
     return of_source
-
-
-class Analyser:
-    """Analyse sources and claims into the terms of `BM25Index`, for an engine's own index."""
-
-    def __init__(self, config: BM25) -> None:
-        self.config = config
-
-    @property
-    def versions(self) -> Mapping[str, str]:
-        return {
-            "analysis": str(self.config.format),
-            **library_versions(self.config),
-        }
-
-    def sources(self, sources: Sequence[Source]) -> list[list[str]]:
-        """List the terms of each source, in text order, with repeats."""
-        texts = [source_text(source, self.config) for source in sources]
-        return self.texts(texts)
-
-    def texts(self, texts: Sequence[str]) -> list[list[str]]:
-        analysis = make_analysis(self.config)
-        prepared_texts = prepared(list(texts), self.config)
-        return _terms(analysis, prepared_texts)
-
-    def claim(self, claim: Claim) -> list[str]:
-        """List the terms of a claim; each part is without the stop words of its own language."""
-        terms: list[str] = []
-        for part in claim_parts(claim, self.config.claims):
-            texts = prepared_claims([part.text], self.config)
-            analysis = make_analysis(self.config, part.language)
-            lists = _terms(analysis, texts)
-            terms += lists[0]
-        return terms
-
-
-def _terms(analysis: Analysis, texts: Sequence[str]) -> list[list[str]]:
-    terms = analysis.sources(texts)
-    names = list(analysis.vocabulary)
-    lists: list[list[str]] = []
-    for ids in terms.split():
-        own = [names[number] for number in ids]
-        lists.append(own)
-    return lists

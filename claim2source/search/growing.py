@@ -19,7 +19,8 @@ from claim2source.data.papers import Paper
 from claim2source.data.retractions import add_notice, noticed_state, worst
 from claim2source.data.store import Store
 from claim2source.models import ModelConfig
-from claim2source.search.bm25 import BM25, Analyser
+from claim2source.search.analyser import Analyser
+from claim2source.search.bm25 import BM25
 from claim2source.search.dense import Dense, Model, TextEncoder
 from claim2source.search.engine import Engine, open_index
 from claim2source.search.files import IndexFiles

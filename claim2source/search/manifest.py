@@ -15,7 +15,8 @@ from claim2source.core.errors import InputError, UserError
 from claim2source.core.files import content_hash
 from claim2source.core.validate import parsed_json, validated
 from claim2source.models import ENGLISH, ModelConfig
-from claim2source.search.bm25 import BM25, Analyser
+from claim2source.search.analyser import Analyser
+from claim2source.search.bm25 import BM25
 from claim2source.search.dense import Dense, TextEncoder, encoder_keys, of_model
 from claim2source.search.files import IndexFiles, open_files
 from claim2source.search.rows import SPLIT
@@ -41,7 +42,7 @@ def check_bm25(bm25: BM25) -> None:
     require(bm25.analysis == "terms", "bm25.analysis", bm25.analysis, "terms")
     require(bm25.k1 == K1, "bm25.k1", bm25.k1, f"{K1}: fixed by LanceDB")
     require(bm25.b == B, "bm25.b", bm25.b, f"{B}: fixed by LanceDB")
-    require(bm25.posts is None, "bm25.posts", bm25.posts, "none: an index has papers alone")
+    require(bm25.posts is None, "bm25.posts", bm25.posts, "none: an index holds only papers")
 
 
 @dataclass(frozen=True)

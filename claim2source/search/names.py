@@ -10,7 +10,8 @@ import numpy as np
 
 from claim2source.core.records import Claim, Source, nfkc
 from claim2source.data.papers import Paper
-from claim2source.search.bm25 import BM25, Analyser
+from claim2source.search.analyser import Analyser
+from claim2source.search.bm25 import BM25
 from claim2source.text.clean import without_unseen
 
 _WORD = re.compile(r"[^\W\d_]{2,}(?:['’][^\W\d_]+)?")

@@ -17,7 +17,8 @@ from claim2source.core.records import Claim
 from claim2source.core.run import Failure, Result, Run
 from claim2source.data.papers import Paper
 from claim2source.data.store import Store
-from claim2source.search.bm25 import NO_TERM, Analyser
+from claim2source.search.analyser import Analyser
+from claim2source.search.bm25 import NO_TERM
 from claim2source.search.dense import TextEncoder
 from claim2source.search.divided import VectorTable
 from claim2source.search.fuse import FusionConfig, fuse, score_missing

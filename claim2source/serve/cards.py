@@ -9,7 +9,7 @@ from claim2source.data.papers import Paper, without_emails
 from claim2source.find.answers import about, as_bibtex, format_scores, heading, matching_words
 from claim2source.find.finder import Answer, Match, Verdict
 from claim2source.find.matching import WORD
-from claim2source.search.bm25 import Analyser
+from claim2source.search.analyser import Analyser
 from claim2source.serve.evidence import Evidence, Number, compared_numbers, evidence
 from claim2source.serve.words import Words
 

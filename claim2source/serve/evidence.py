@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from claim2source.core.languages import primary_language
 from claim2source.find.finder import Answer, Match
 from claim2source.find.matching import WORD
-from claim2source.search.bm25 import Analyser
+from claim2source.search.analyser import Analyser
 from claim2source.text.quality import number_places, word_number_places
 
 # Most numbers of a post to compare, and the characters shown around each.

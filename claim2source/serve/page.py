@@ -23,7 +23,7 @@ from claim2source import __version__
 from claim2source.core.arguments import is_digits
 from claim2source.find.answers import ABOUT_SCORES, headline, next_step, notes
 from claim2source.find.finder import SEARCH, SENTENCES, TRANSLATION, Answer, Finder
-from claim2source.search.bm25 import Analyser
+from claim2source.search.analyser import Analyser
 from claim2source.serve.access import (
     COOKIE,
     MAX_BYTES,

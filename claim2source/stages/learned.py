@@ -19,7 +19,7 @@ import numpy as np
 
 from claim2source.core.config import Between, require
 from claim2source.core.errors import InputError, UserError
-from claim2source.core.files import content_hash, write_json
+from claim2source.core.files import content_hash, file_hash, write_json
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
 from claim2source.core.validate import read_json, validated
@@ -153,6 +153,16 @@ class Learned(WithRuntime):
     @cached_property
     def fusion(self) -> LearnedFusion:
         return LearnedFusion.read(Path(self.file))
+
+    @property
+    def read_content(self) -> str:
+        """Hash what it reads when it ranks: its file, and the known posts of its views."""
+        posts: list[str] = []
+        for fitted in self.fusion.views:
+            for known in (fitted.view.posts, fitted.view.bm25.posts):
+                if known is not None:
+                    posts.append(known.content)
+        return content_hash([file_hash(self.file), posts])
 
     @cached_property
     def _scorer(self) -> Scorer:

@@ -14,7 +14,7 @@ from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Result, Run
 from claim2source.data.grouping import plain_text
-from claim2source.data.known_posts import load_known_posts
+from claim2source.data.known_posts import hash_posts, load_known_posts
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.search.dense import encoder_keys, unit_vectors
 from claim2source.stages.known_posts import NearPosts
@@ -65,6 +65,11 @@ class Posts(WithRuntime):
     def known_posts(self) -> Sequence[Claim]:
         """Load the posts with a gold. Raises `UserError` if there are none."""
         return load_known_posts(self.dataset, self.split)
+
+    @property
+    def read_content(self) -> str:
+        """Hash the posts that it reads when it ranks."""
+        return hash_posts(self.known_posts)
 
     @cached_property
     def resolved(self) -> Resolved:

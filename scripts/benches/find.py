@@ -49,7 +49,8 @@ from claim2source.data.posts import Post
 from claim2source.data.store import Store
 from claim2source.find.finder import Finder
 from claim2source.models import ModelConfig
-from claim2source.search.bm25 import BM25, Analyser
+from claim2source.search.analyser import Analyser
+from claim2source.search.bm25 import BM25
 from claim2source.search.dense import Dense
 from claim2source.search.engine import Engine, open_index
 from claim2source.search.growing import open_for_writing

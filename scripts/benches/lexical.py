@@ -25,7 +25,8 @@ from claim2source.data.papers import Paper
 from claim2source.data.store import Store
 from claim2source.metrics.metrics import MAIN_METRIC, evaluate
 from claim2source.models import ModelConfig
-from claim2source.search.bm25 import BM25, Analyser
+from claim2source.search.analyser import Analyser
+from claim2source.search.bm25 import BM25
 from claim2source.search.dense import Dense
 from claim2source.search.engine import Engine, open_index
 from claim2source.search.growing import batches, open_for_writing

@@ -13,7 +13,8 @@ import numpy as np
 
 from claim2source.core.records import Source
 from claim2source.data.papers import Paper, first_day
-from claim2source.search.bm25 import BM25, Analyser
+from claim2source.search.analyser import Analyser
+from claim2source.search.bm25 import BM25
 from claim2source.search.lance import Hits
 from claim2source.search.manifest import IndexManifest
 from claim2source.search.rows import SPLIT, Rows, Where, half, paper_stamp, venue_key

@@ -27,7 +27,8 @@ from claim2source.data.loading import load
 from claim2source.data.store import Store
 from claim2source.search import bm25
 from claim2source.search import terms as terms_module
-from claim2source.search.bm25 import BM25, NO_TERM, Analyser, BM25Index
+from claim2source.search.analyser import Analyser
+from claim2source.search.bm25 import BM25, NO_TERM, BM25Index
 from claim2source.search.terms import Analysis
 from claim2source.text.clean import has_unseen
 from tests.refusals import refused

@@ -19,9 +19,11 @@ from claim2source.data.loading import load
 from claim2source.data.store import Store
 from claim2source.search.bm25 import BM25, BM25Index
 from claim2source.search.manifest import check_bm25
+from claim2source.stages.learned import LearnedFusion, LearnedView
 from claim2source.stages.similarities import Scorer, ViewConfig
 from eval.evaluate import main as evaluate
 from tests.refusals import refused
+from tests.stages.test_learned import FITTED
 
 PAPERS = [
     Source("masks", "Masks", "a trial in schools"),
@@ -174,22 +176,76 @@ def test_stored_runs_depend_on_the_posts(known: KnownPosts, tmp_path: Path) -> N
     assert sorted(path for path in store.root.rglob("*") if path.is_file()) == before
 
 
-def test_a_finished_row_is_run_again_if_the_posts_have_changed(tmp_path: Path) -> None:
+ROWS = {
+    "bm25": "retrieve: {bm25: {posts: {dataset: KNOWN}}}",
+    "stage": "retrieve: {bm25: {}}, stages: [{rerank: posts, dataset: KNOWN, weight: 9}]",
+    "view": "retrieve: {bm25: {}}, stages: [{rerank: learned, file: FUSION}]",
+}
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_a_finished_row_is_run_again_if_the_posts_have_changed(kind: str, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    claim = Claim("q", "espresso drinkers and memory", golds=("coffee",))
+    claim = Claim("q", "espresso drinkers, a study of memory", golds=("coffee",))
     write([claim], data)
     known = tmp_path / "known"
+    write(POSTS[:2], known)
+    view = ViewConfig(bm25=BM25(posts=KnownPosts(str(known))))
+    fusion = tmp_path / "fusion.json"
+    LearnedFusion((LearnedView("words", view, "", 1.0, 1.0),), FITTED).write(fusion)
+    row = ROWS[kind].replace("KNOWN", str(known)).replace("FUSION", str(fusion))
     systems = tmp_path / "systems.yaml"
-    systems.write_text(f"A: {{retrieve: {{bm25: {{posts: {{dataset: {known}}}}}}}}}\n")
+    systems.write_text(f"A: {{{row}}}\n")
     words = ["--systems", str(systems), "--dataset", str(data), "--split", "train"]
     for posts in (POSTS[:2], POSTS):
-        shutil.rmtree(known, ignore_errors=True)
+        shutil.rmtree(known)
         write(posts, known)
         evaluate([*words, "--out", str(tmp_path / "out"), "--store", str(tmp_path / "store")])
         report = Report.read(tmp_path / "out")
-        (row,) = report.systems.values()
-        score = row.macro["mrr@5"]
-        assert score == (1.0 if posts == POSTS else 0.0)
+        (*_, last) = report.systems.values()
+        assert (last.macro["mrr@5"] == 1.0) == (posts == POSTS)
+
+
+def test_a_finished_row_is_run_again_if_its_fusion_has_changed(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    write([Claim("q", "coffee", golds=("masks",))], data)
+    fusion = tmp_path / "fusion.json"
+    systems = tmp_path / "systems.yaml"
+    systems.write_text(
+        f"A: {{retrieve: {{bm25: {{}}}}, stages: [{{rerank: learned, file: {fusion}}}]}}\n"
+    )
+    words = ["--systems", str(systems), "--dataset", str(data), "--split", "train"]
+    notes: list[str] = []
+    for weight in (1.0, 2.0):
+        LearnedFusion((LearnedView("words", ViewConfig(), "", weight, 1.0),), FITTED).write(fusion)
+        evaluate([*words, "--out", str(tmp_path / "out"), "--store", str(tmp_path / "store")])
+        (file,) = (tmp_path / "out").glob("A*/runs/1/en.trec")
+        notes.append(file.read_text())
+    assert notes[0] != notes[1]
+
+
+def test_posts_with_other_ids_are_another_stored_run(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    claim = Claim("m1", "covered pupils")
+    found: list[Scores] = []
+    for name in ("m1", "z1"):
+        folder = tmp_path / name
+        write([replace(POSTS[0], id=name), *POSTS[1:]], folder)
+        config = BM25(posts=KnownPosts(str(folder)), store=store)
+        run = config.index(PAPERS).search([claim]).run
+        found.append(scored(run, [claim]))
+    assert found[0] != found[1]
+
+
+def test_posts_on_other_papers_change_nothing(
+    known: KnownPosts, caplog: pytest.LogCaptureFixture
+) -> None:
+    others = [replace(paper, id=f"other-{paper.id}") for paper in PAPERS]
+    run = BM25(posts=known).index(others).search([NEW]).run
+    without = BM25().index(others).search([NEW]).run
+    assert scored(run, [NEW]) == scored(without, [NEW])
+    (warning,) = caplog.messages
+    assert "bm25.posts" in warning
 
 
 def view_scores(
@@ -250,6 +306,27 @@ def test_a_copy_of_a_claim_does_not_tell_its_paper(tmp_path: Path) -> None:
         assert (values[0] > 0) == (number == 7)
 
 
+def test_folds_of_many_posts(tmp_path: Path) -> None:
+    """A claim is scored without the first fold of the posts that equal it, if it is not hidden."""
+    posts = [Claim(f"p{number}", f"alpha{number} pupils", golds=("none",)) for number in range(25)]
+    folder = tmp_path / "data"
+    write(posts, folder)
+    known = KnownPosts(str(folder))
+
+    def expected(claim: Claim, without: Sequence[int]) -> list[float]:
+        texts = [post.text for number, post in enumerate(posts) if number not in without]
+        (values,) = view_scores(None, [claim], pool=expanded({"none": texts}))
+        return values
+
+    both = replace(posts[3], text=posts[14].text)
+    (values,) = view_scores(known, [both])
+    assert values == expected(both, [3, 13, 23, 14])
+    (values,) = view_scores(known, [posts[3]])
+    assert values == expected(posts[3], [3, 13, 23])
+    (values,) = view_scores(known, [posts[3]], hidden=posts[3:5])
+    assert values == expected(posts[3], [3, 4])
+
+
 def test_a_scorer_keeps_no_posts_that_were_hidden_once(known: KnownPosts) -> None:
     scorer = Scorer(PAPERS)
     view = ViewConfig(bm25=BM25(posts=known), claims="original")
@@ -264,7 +341,8 @@ def test_a_scorer_keeps_no_posts_that_were_hidden_once(known: KnownPosts) -> Non
 
 
 @pytest.mark.parametrize(
-    "settings", [{"terms": "bigrams"}, {"terms": "characters"}, {"part": "title"}]
+    "settings",
+    [{"terms": "bigrams"}, {"terms": "characters"}, {"part": "title"}, {"score": "year"}],
 )
 def test_views_of_other_terms_or_of_one_part_refuse_known_posts(
     settings: dict[str, str], known: KnownPosts

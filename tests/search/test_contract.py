@@ -17,7 +17,8 @@ import pytest
 from claim2source.core.errors import ConfigError, InputError, UserError
 from claim2source.core.records import Claim, Source
 from claim2source.data.papers import Paper
-from claim2source.search.bm25 import BM25, Analyser
+from claim2source.search.analyser import Analyser
+from claim2source.search.bm25 import BM25
 from claim2source.search.engine import EXACT, Engine, open_index
 from claim2source.search.files import open_files
 from claim2source.search.lance import connection

@@ -11,7 +11,8 @@ import pytest
 from claim2source.core.records import Claim, Source
 from claim2source.data.loading import load
 from claim2source.data.papers import Paper
-from claim2source.search.bm25 import BM25, Analyser
+from claim2source.search.analyser import Analyser
+from claim2source.search.bm25 import BM25
 from claim2source.search.engine import Engine
 from claim2source.search.names import name_terms, paper_names
 from claim2source.search.rows import Rows, half, paper_stamp

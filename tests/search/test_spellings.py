@@ -18,7 +18,8 @@ from claim2source.data.grouping import golds_by_text
 from claim2source.data.news import names_one
 from claim2source.data.store import Store
 from claim2source.search import bm25
-from claim2source.search.bm25 import BM25, Analyser, BM25Index
+from claim2source.search.analyser import Analyser
+from claim2source.search.bm25 import BM25, BM25Index
 from claim2source.search.fielded import Fielded, Timeline
 from claim2source.search.names import plain_words
 from claim2source.stages.facts import matched
