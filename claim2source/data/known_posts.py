@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -35,21 +36,16 @@ class KnownPosts(Settings):
     @cached_property
     def posts(self) -> Sequence[Claim]:
         """Load the posts with a gold. Raises `UserError` if there are none."""
-        return load_known_posts(self.dataset, self.split)
+        claims = load(self.dataset, self.split).claims
+        posts = [post for post in claims if post.golds]
+        if not posts:
+            raise UserError(f"{self.dataset}, {self.split}: no post has a gold")
+        return posts
 
     @property
     def content(self) -> str:
         """Hash the posts: their ids, texts, translations and papers."""
         return hash_posts(self.posts)
-
-
-def load_known_posts(dataset: str, split: str) -> Sequence[Claim]:
-    """Load the posts with a gold. Raises `UserError` if there are none."""
-    claims = load(dataset, split).claims
-    posts = [post for post in claims if post.golds]
-    if not posts:
-        raise UserError(f"{dataset}, {split}: no post has a gold")
-    return posts
 
 
 def hash_posts(posts: Iterable[Claim]) -> str:
@@ -75,6 +71,15 @@ def other_posts(
         if own.isdisjoint(post_keys(post)):
             others.append(post)
     return others
+
+
+def numbers_by_key(posts: Iterable[Claim]) -> Mapping[tuple[str, str], Sequence[int]]:
+    """Return the numbers of the posts that have each key."""
+    numbers = defaultdict[tuple[str, str], list[int]](list)
+    for number, post in enumerate(posts):
+        for key in post_keys(post):
+            numbers[key].append(number)
+    return numbers
 
 
 def post_keys(claim: Claim) -> set[tuple[str, str]]:

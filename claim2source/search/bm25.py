@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, asdict, dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -22,7 +23,7 @@ from claim2source.core.report import Choice, Rule
 from claim2source.core.run import Cost, Failure, Result, Run
 from claim2source.core.stage import Claims, as_claims, as_sources
 from claim2source.core.terminal import one_line
-from claim2source.data.known_posts import KnownPosts, hash_posts, other_posts
+from claim2source.data.known_posts import KnownPosts, hash_posts, numbers_by_key, post_keys
 from claim2source.data.store import Store
 from claim2source.search.cache import read_or_search, request_key, sources_hash
 from claim2source.search.terms import Analysis, Counts, Postings, Terms, import_bm25s
@@ -270,11 +271,21 @@ class BM25Index:
                 texts[number] = " ".join([texts[number], *own])
         return texts
 
+    @cached_property
+    def _post_numbers(self) -> Mapping[tuple[str, str], Sequence[int]]:
+        return numbers_by_key(self._posts)
+
     def without_posts(self, claims: Sequence[Claim]) -> BM25Index:
         """Return an index without the posts that equal a claim; this one if there are none."""
-        others = other_posts(self._posts, claims) if self._posts else []
-        if len(others) == len(self._posts):
+        if not self._posts:
             return self
+        hidden: set[int] = set()
+        for claim in claims:
+            for key in post_keys(claim):
+                hidden.update(self._post_numbers.get(key, ()))
+        if not hidden:
+            return self
+        others = [post for number, post in enumerate(self._posts) if number not in hidden]
         if self._without is None or self._without._posts != others:
             self._without = BM25Index(self._sources, self.config, self._store, others)
         return self._without

@@ -11,7 +11,7 @@ import numpy as np
 
 from claim2source.core.records import Claim
 from claim2source.data.grouping import connected_groups
-from claim2source.data.known_posts import post_keys
+from claim2source.data.known_posts import numbers_by_key, post_keys
 
 # Posts that are compared with all others at once.
 _BLOCK = 1024
@@ -40,16 +40,13 @@ class NearPosts:
     ) -> Self:
         """Group the vectors [posts, dimensions] by paper, and measure their scale."""
         rows = defaultdict[str, list[int]](list)
-        keys = defaultdict[tuple[str, str], list[int]](list)
         for row, post in enumerate(posts):
             for gold in post.golds:
                 rows[gold].append(row)
-            for key in post_keys(post):
-                keys[key].append(row)
 
         papers = connected_groups(post.golds for post in posts)
         mean, spread = other_papers_cosines(vectors, papers)
-        return cls(vectors, rows, keys, mean, spread)
+        return cls(vectors, rows, numbers_by_key(posts), mean, spread)
 
     def nearness(
         self,

@@ -14,7 +14,7 @@ from claim2source.core.files import content_hash
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Cost, Result, Run
 from claim2source.data.grouping import plain_text
-from claim2source.data.known_posts import hash_posts, load_known_posts
+from claim2source.data.known_posts import KnownPosts
 from claim2source.models import ModelConfig, Resolved, resolve
 from claim2source.search.dense import encoder_keys, unit_vectors
 from claim2source.stages.known_posts import NearPosts
@@ -56,20 +56,18 @@ class Posts(WithRuntime):
     weight: Annotated[float, Between(0, 100)] = 0.5
 
     def check(self) -> None:
-        for key in ("dataset", "split", "model"):
-            value = getattr(self, key)
-            is_named = bool(value.strip())
-            require(is_named, key, value, "a name or a folder")
+        KnownPosts(self.dataset, self.split)  # checks both
+        require(bool(self.model.strip()), "model", self.model, "a name or a folder")
 
     @cached_property
-    def known_posts(self) -> Sequence[Claim]:
-        """Load the posts with a gold. Raises `UserError` if there are none."""
-        return load_known_posts(self.dataset, self.split)
+    def known(self) -> KnownPosts:
+        """Name the known posts, which are loaded on use."""
+        return KnownPosts(self.dataset, self.split)
 
     @property
     def read_content(self) -> str:
         """Hash the posts that it reads when it ranks."""
-        return hash_posts(self.known_posts)
+        return self.known.content
 
     @cached_property
     def resolved(self) -> Resolved:
@@ -84,10 +82,10 @@ class Posts(WithRuntime):
     @cached_property
     def identity(self) -> Mapping[str, object]:
         posts: list[list[object]] = []
-        for post in self.known_posts:
+        for post in self.known.posts:
             golds = list(post.golds)
             posts.append([post.id, golds])
-        texts = self.rendering.claim_texts(self.known_posts)
+        texts = self.rendering.claim_texts(self.known.posts)
         keys = encoder_keys(self.resolved.encoder)
         return {
             "encoder": keys,
@@ -136,7 +134,7 @@ class Posts(WithRuntime):
             own |= _keys(claim)
 
         others: list[Claim] = []
-        for post in self.known_posts:
+        for post in self.known.posts:
             if own.isdisjoint(_keys(post)):
                 others.append(post)
         return others
