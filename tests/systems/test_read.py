@@ -129,8 +129,8 @@ def test_all_files_go_together_and_every_model_says_what_to_do() -> None:
     systems = read_systems(FILES)
     names = (
         "as_released attribution cascade entity claim2source_2026 ct25 ct25_tuned hybrid known "
-        "learned modern multilingual offline organisers_2026 ours papers_2025 papers_2026 rerankers "
-        "rerankers_ours verifiers"
+        "learned modern multilingual neighbours offline organisers_2026 ours papers_2025 "
+        "papers_2026 rerankers rerankers_ours verifiers"
     )
     assert {path.stem for path in FILES} == set(names.split())
     for name, system in systems.items():
