@@ -20,6 +20,8 @@ from tests.stages.test_learned import FITTED
 ROWS = {
     "bm25": "retrieve: {bm25: {posts: {dataset: KNOWN}}}",
     "stage": "retrieve: {bm25: {}}, stages: [{rerank: posts, dataset: KNOWN, weight: 9}]",
+    "votes": "retrieve: {bm25: {}}, stages: "
+    "[{rerank: neighbours, posts: {dataset: KNOWN}, weight: 9}]",
     "view": "retrieve: {bm25: {}}, stages: [{rerank: learned, file: FUSION}]",
 }
 
