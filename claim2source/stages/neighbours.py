@@ -1,25 +1,29 @@
-"""Rank the claims of one run together: similar claims vote for each other's sources.
+"""Rank the claims of a run together: similar claims vote for each other's sources.
 
 The constants were chosen on the training posts of ct25; docs/log.md has the figures.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from claim2source.core.config import Between, Settings
+from claim2source.core.errors import UserError
 from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
 from claim2source.data.known_posts import KnownPosts, other_posts
-from claim2source.search.bm25 import BM25
+from claim2source.search.bm25 import BM25, library_versions
 from claim2source.stages.pairs import DEEPEST, Ranking, first_scores, ranked_by
 from claim2source.stages.posts import standardised
+
+log = logging.getLogger(__name__)
 
 # Most similar claims that vote for a claim's sources.
 NEIGHBOURS = 30
@@ -35,9 +39,9 @@ class Neighbours(Settings):
 
     Several posts often refer to the same paper, and one of them may name it more clearly. A claim's
     scores become probabilities of its sources. To them, `weight` times the mean of its neighbours'
-    probabilities is added, weighted by squared similarity: BM25's of the two texts as posted, as a
-    share of the claim's own text. No gold of a ranked claim is read, and no source enters a claim's
-    list. The ranking of a claim depends on the other claims of the run.
+    probabilities is added, weighted by the squared BM25 score of the two texts as posted. No gold
+    of a ranked claim is read, and no source enters a claim's list. The ranking of a claim depends
+    on the other claims of the run.
 
     Args:
         depth: number of first sources to score, up to 2,000; the others keep their order below.
@@ -47,6 +51,8 @@ class Neighbours(Settings):
             they equal a claim that is ranked. For claims that mostly refer to sources with known
             posts.
     """
+
+    ranks_together: ClassVar[bool] = True
 
     depth: Annotated[int, Between(1, DEEPEST)] = 100
     weight: Annotated[float, Between(0, 100)] = 1.0
@@ -59,7 +65,12 @@ class Neighbours(Settings):
 
     @property
     def identity(self) -> Mapping[str, object]:
-        return {"format": _FORMAT, "posts": self.read_content}
+        words = BM25()
+        return {
+            "format": [_FORMAT, words.format],
+            "versions": library_versions(words),
+            "posts": self.read_content,
+        }
 
     def apply(
         self,
@@ -67,8 +78,11 @@ class Neighbours(Settings):
         sources: Sequence[Source],
         run: Run,
     ) -> Result:
-        """Re-rank the first `depth` sources of every claim; equal scores keep their order."""
-        known = other_posts(self.posts.posts, claims) if self.posts is not None else []
+        """Re-rank the first `depth` sources of every claim; equal scores keep their order.
+
+        Raises `UserError` if all known posts equal claims that are ranked.
+        """
+        known = self._known(claims)
         columns: dict[str, int] = {}
         lists: list[np.ndarray] = []
         own: list[np.ndarray] = []
@@ -77,9 +91,14 @@ class Neighbours(Settings):
             first = islice(before, self.depth)
             lists.append(_numbered(first, columns))
             own.append(_probabilities(first_scores(before, self.depth)))
+        ranked_sources = set(columns)
         for post in known:
             lists.append(_numbered(post.golds, columns))
             own.append(np.full(len(post.golds), 1 / len(post.golds)))
+
+        golds = {gold for post in known for gold in post.golds}
+        if known and golds.isdisjoint(ranked_sources):
+            log.warning("neighbours.posts: no known post refers to a source that is ranked")
 
         similar = similarities(claims, known)
         given = _sparse(lists, own, len(columns))
@@ -94,18 +113,29 @@ class Neighbours(Settings):
             ranked[claim.id] = ranked_by(run.scored(claim.id), scores)
 
             posts = int((near >= len(claims)).sum())
-            notes[claim.id] = f"{len(near) - posts} similar claims"
+            notes[claim.id] = f"similar claims: {len(near) - posts}"
             if self.posts is not None:
-                notes[claim.id] += f", {posts} known posts"
+                notes[claim.id] += f", known posts: {posts}"
         run = Run.from_lists(ranked, pool=run.pool)
         return Result(run, notes)
+
+    def _known(self, claims: Sequence[Claim]) -> Sequence[Claim]:
+        """List the known posts that do not equal a claim."""
+        if self.posts is None:
+            return ()
+        known = other_posts(self.posts.posts, claims)
+        if not known:
+            dataset = self.posts.dataset
+            reason = "all known posts equal claims that are ranked, so none can vote"
+            raise UserError(f"neighbours.posts: {dataset}: {reason}")
+        return known
 
 
 def similarities(claims: Sequence[Claim], posts: Sequence[Claim] = ()) -> csr_array:
     """Measure how similar each claim is to its nearest others, [claims, claims + posts].
 
-    A row has up to `NEIGHBOURS` values above 0: the BM25 score of the other text for the claim,
-    divided by that of its own text. A claim is not its own neighbour.
+    A row has up to `NEIGHBOURS` values above 0: the BM25 scores of the other texts for the claim.
+    A claim is not its own neighbour.
     """
     texts = [claim.text for claim in (*claims, *posts)]
     documents = [Source(str(number), "", text) for number, text in enumerate(texts)]
@@ -116,12 +146,11 @@ def similarities(claims: Sequence[Claim], posts: Sequence[Claim] = ()) -> csr_ar
     values: list[np.ndarray] = []
     for query in queries:
         scores = dict(found.scored(query.id))
-        # With more than `NEIGHBOURS` copies of its text, a claim may not be in its own list.
-        full = scores.pop(query.id, max(scores.values(), default=0.0))
+        # Behind more than `NEIGHBOURS` copies of its text, a claim is not in its own list.
+        scores.pop(query.id, None)
         nearest = list(scores)[:NEIGHBOURS]
         near.append(np.array([int(key) for key in nearest], np.int64))
-        shares = [scores[key] / full for key in nearest]
-        values.append(np.array(shares, np.float64))
+        values.append(np.array([scores[key] for key in nearest], np.float64))
     return _sparse(near, values, len(texts))
 
 

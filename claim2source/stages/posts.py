@@ -148,7 +148,13 @@ def _keys(claim: Claim) -> set[tuple[str, str]]:
 
 
 def standardised(scores: np.ndarray) -> np.ndarray:
-    """Subtract the mean and divide by the deviation; if all scores are equal, they become 0."""
+    """Subtract the mean and divide by the deviation; if all scores are equal, they become 0.
+
+    An infinite score counts as one above, or below, the finite ones.
+    """
+    finite = scores[np.isfinite(scores)]
+    if 0 < len(finite) < len(scores):
+        scores = np.clip(scores, finite.min() - 1, finite.max() + 1)
     spread = 0.0
     if len(scores):
         spread = scores.std()

@@ -17,7 +17,7 @@ from claim2source.systems.conditions import MARGIN, WhenConfig
 
 # A re-ranker's; the first is the default and ignores the stage before.
 MIXES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
-# Of known posts; the first does not change the order.
+# Of known posts, and of neighbours; the first does not change the order.
 WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 _TWENTIETHS = [round(step / 20, 2) for step in range(1, 20 * HIGHEST + 1)]
 # Of a verdict; the first is the default.

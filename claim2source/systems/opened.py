@@ -57,6 +57,9 @@ class OpenedSystem:
         if isinstance(first.retriever, Hybrid):
             engine.fusion = first.retriever.fusion
         require(not system.is_fit, "system", system.name, "a system without `fit`")
+        for stage in system.stages:
+            allowed = f"a system without {stage.name}, which ranks the claims of a set together"
+            require(not stage.ranks_together, "system", system.name, allowed)
         manifest = engine.manifest
         lacks_vectors = manifest.encoded_first and isinstance(first.retriever, Dense)
         require(

@@ -552,6 +552,9 @@ def read_stage(
             fits = {*fits, MARGIN}
             values = {**values, MARGIN: _ALL}
         when = make(WhenConfig, values, f"{key}.{WHEN}.")
+        if getattr(stage_type, "ranks_together", False):
+            allowed = "none: this stage ranks all claims of a set together"
+            raise ConfigError(f"{key}.{WHEN}", entry[WHEN], allowed)
         if is_first and when.disagree:
             allowed = "false: there is no stage before the first one"
             raise ConfigError(f"{key}.{WHEN}.disagree", True, allowed)

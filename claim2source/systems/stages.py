@@ -16,6 +16,7 @@ from claim2source.core.records import Claim, Dataset, Source
 from claim2source.core.report import Choice, Rule
 from claim2source.core.run import Result, Run, Thinking
 from claim2source.core.stage import Stage
+from claim2source.data.known_posts import KnownPosts
 from claim2source.data.store import Store
 from claim2source.llm.config import LLMConfig
 from claim2source.llm.thinking import sent_text, thinking_parts
@@ -109,6 +110,11 @@ class SystemStage:
     def counts_terms(self) -> bool:
         """Whether its scores depend on all sources, not only on those to rank."""
         return bool(getattr(self.stage, "counts_terms", False))
+
+    @property
+    def ranks_together(self) -> bool:
+        """Whether the ranking of a claim depends on the other claims."""
+        return bool(getattr(self.stage, "ranks_together", False))
 
     def with_corpus_stats(self, pool: Sequence[Source]) -> SystemStage:
         """Let a stage count terms over a pool, if it has `with_corpus_stats`."""
@@ -265,6 +271,8 @@ def stage_settings(stage: Stage) -> dict[str, Any]:
                 "version": prompt.version,
                 "sha256": file_hash(prompt.path),
             }
+        elif isinstance(value, KnownPosts):
+            settings[spec.name] = asdict(value)
         elif isinstance(value, str | int | float) and spec.name not in _OF_SERVERS:
             settings[spec.name] = value
     return settings

@@ -441,6 +441,14 @@ def test_a_pipeline_with_another_first_stage_is_refused(
         ask(POST, "--pipeline", str(file))
 
 
+def test_a_pipeline_that_ranks_posts_together_is_refused(ask: Ask, tmp_path: Path) -> None:
+    # In `serve`, the posts of one client would change the answers of another.
+    file = tmp_path / "own.yaml"
+    file.write_text("retrieve: {bm25: {}}\nstages: [{rerank: neighbours}]\n")
+    with refused(UserError, "neighbours", "own"):
+        ask(POST, "--pipeline", str(file))
+
+
 def test_a_post_at_its_address_is_asked_about_with_its_date(
     ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,7 +57,7 @@ def test_a_claim_alone_keeps_its_ranking() -> None:
     assert list(scores) == [source for source, _ in LISTS["vague"]]
     # Like all others, its scores are probabilities: they compare with those of other claims.
     assert sum(scores.values()) == pytest.approx(1.0)
-    assert alone.notes == {"vague": "0 similar claims"}
+    assert alone.notes == {"vague": "similar claims: 0"}
     assert not list(Neighbours().apply([], [], Run.from_lists({})).run)
 
 
@@ -104,12 +104,10 @@ def test_a_clearer_neighbour_counts_more_and_a_nearer_one_too() -> None:
         assert ranked(Neighbours(), claims, Run.from_lists(lists))["vague"][0] == first
 
 
-def test_similarities_are_shares_of_a_claim_s_own_text() -> None:
+def test_similarities_are_scores_of_the_posted_texts() -> None:
     copies = [replace(VAGUE, id=str(i)) for i in range(NEIGHBOURS + 9)]
     full = similarities(copies).toarray()
-    # Copies have the same text: each has all of its words, and none is its own neighbour.
     assert (np.count_nonzero(full, axis=1) == NEIGHBOURS).all()
-    assert full[full > 0] == pytest.approx(1.0)
     assert not full.diagonal().any()
 
     # The words of its language's own stop list are not compared.
@@ -117,11 +115,13 @@ def test_similarities_are_shares_of_a_claim_s_own_text() -> None:
     assert not similarities(articles).toarray().any()
 
     few = similarities([*ALL, Claim("empty", "")]).toarray()
-    assert 0 < few[0, 1] < 1 and 0 < few[1, 0] < 1
+    assert few[0, 1] > 0 and few[1, 0] > 0
     assert not few[2].any() and not few[3].any()
-    # A translation is not part of the text as posted.
+    # A translation is not part of the text as posted, neither of a claim nor of a known post.
     german = Claim("de", "Kaffee", "de", translation="masks in schools cut outbreaks")
     assert not similarities([CLEAR, german]).toarray().any()
+    assert not similarities([CLEAR], [german]).toarray().any()
+    assert not similarities([german], [CLEAR]).toarray().any()
     # What may be ranked for a claim does not matter.
     kept = [replace(claim, candidates=("tea",), excluded=("1",)) for claim in ALL]
     assert (similarities(kept).toarray() == similarities(ALL).toarray()).all()
@@ -141,8 +141,8 @@ def test_known_posts_vote_for_their_papers(tmp_path: Path) -> None:
     posts = known_posts(tmp_path / "a", texts)
     result = Neighbours(posts=posts).apply(ALL, [], RUN)
     assert result.run.sources("other") == ["coffee", "tea", "sleep", "masks"]
-    assert result.notes["other"] == "0 similar claims, 1 known posts"
-    assert result.notes["vague"] == "1 similar claims, 0 known posts"
+    assert result.notes["other"] == "similar claims: 0, known posts: 1"
+    assert result.notes["vague"] == "similar claims: 1, known posts: 0"
     assert {claim for claim, _, _ in result.run} == set(LISTS)
 
     # A copy of a ranked claim, by its id or by its text, does not vote for its gold.
@@ -177,12 +177,21 @@ def test_other_known_posts_are_another_result(tmp_path: Path) -> None:
 
 WORDS = st.lists(st.sampled_from(["mask", "school", "coffee", "sleep", "tea"]), max_size=4)
 SCORES = st.lists(st.floats(-5, 5, width=32), max_size=4)
+GOLDS = st.lists(st.sampled_from(["s0", "s1", "s2"]), min_size=1, max_size=2, unique=True)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(WORDS, SCORES), min_size=1, max_size=5), st.floats(0, 4))
-def test_scores_are_own_probabilities_plus_the_weighted_mean_of_the_neighbours(
-    drawn: list[tuple[list[str], list[float]]], weight: float
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.tuples(WORDS, SCORES), min_size=1, max_size=5),
+    st.lists(st.tuples(WORDS, GOLDS), max_size=3),
+    st.floats(0, 4),
+    st.integers(1, 4),
+)
+def test_scores_are_own_probabilities_plus_the_weighted_mean_of_the_votes(
+    drawn: list[tuple[list[str], list[float]]],
+    known: list[tuple[list[str], list[str]]],
+    weight: float,
+    depth: int,
 ) -> None:
     claims = [Claim(str(i), " ".join(words)) for i, (words, _) in enumerate(drawn)]
     lists: dict[str, list[tuple[str, float]]] = {}
@@ -190,26 +199,81 @@ def test_scores_are_own_probabilities_plus_the_weighted_mean_of_the_neighbours(
         ordered = sorted(scores, reverse=True)
         lists[str(i)] = [(f"s{(i + rank) % 5}", score) for rank, score in enumerate(ordered)]
     run = Run.from_lists(lists)
-    after = Neighbours(weight=weight).apply(claims, [], run).run
+    posts: KnownPosts | None = None
+    voters: list[Claim] = []
+    if known:
+        posts = KnownPosts("unread")
+        # The last word keeps a post from being a copy of a claim.
+        texts = [" ".join([*words, "posted"]) for words, _ in known]
+        golds = [tuple(golds) for _, golds in known]
+        voters = [
+            Claim(f"k{i}", text, golds=own)
+            for i, (text, own) in enumerate(zip(texts, golds, strict=True))
+        ]
+        posts.__dict__["posts"] = voters
+    stage = Neighbours(weight=weight, depth=depth, posts=posts)
+    after = stage.apply(claims, [], run).run
 
-    similar = similarities(claims).toarray()
-    own: list[dict[str, float]] = []
+    similar = similarities(claims, voters).toarray()
+    votes: list[dict[str, float]] = []
     for claim in claims:
-        before = run.scored(claim.id)
-        values = np.array(list(before.values()), np.float64)
+        first = dict(list(run.scored(claim.id).items())[:depth])
+        values = np.array(list(first.values()), np.float64)
         spread = values.std() if len(values) else 0
         powers = np.exp((values - values.mean()) / spread if spread > 0 else 0 * values)
-        own.append(dict(zip(before, powers / powers.sum(), strict=True)))
+        votes.append(dict(zip(first, powers / powers.sum(), strict=True)))
+    for post in voters:
+        votes.append({gold: 1 / len(post.golds) for gold in post.golds})
     for row, claim in enumerate(claims):
         assert sorted(after.sources(claim.id)) == sorted(run.sources(claim.id))
-        squares = similar[row] ** 2
-        shares = squares / max(squares.sum(), 1e-9)
+        shares = similar[row] ** 2 / max((similar[row] ** 2).sum(), 1e-9)
         expected: dict[str, float] = {}
-        for source, probability in own[row].items():
-            votes = [other.get(source, 0.0) for other in own]
-            expected[source] = probability + weight * float(shares @ votes)
+        for source, probability in votes[row].items():
+            voted = [vote.get(source, 0.0) for vote in votes]
+            expected[source] = probability + weight * float(shares @ voted)
         scored = after.scored(claim.id)
-        assert dict(scored) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+        assert {s: scored[s] for s in expected} == pytest.approx(expected, rel=1e-4, abs=1e-5)
+        assert set(after.sources(claim.id, len(expected))) == set(expected)
+
+
+def test_only_the_nearest_known_posts_vote(tmp_path: Path) -> None:
+    # Thirty posts that are nearer than the others, which all are of another paper.
+    near = {f"n{i}": ("coffee drinkers live longer, they say", "coffee") for i in range(NEIGHBOURS)}
+    far = {f"f{i}": (f"coffee is brown number{i}", "tea") for i in range(60)}
+    posts = known_posts(tmp_path, {**far, **near})
+    result = Neighbours(posts=posts, weight=100).apply([OTHER], [], RUN)
+    assert result.notes["other"] == f"similar claims: 0, known posts: {NEIGHBOURS}"
+    scores = result.run.scored("other")
+    assert scores["coffee"] > 100 and scores["tea"] < 1
+
+
+def test_known_posts_that_cannot_vote(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    own = known_posts(tmp_path / "own", {"7": (OTHER.text, "coffee")})
+    with refused(UserError, "posts", tmp_path / "own"):
+        Neighbours(posts=own).apply(ALL, [], RUN)
+    # Their papers are in no list: the ids of a mixed data set have its name in front.
+    other = known_posts(tmp_path / "other", {"7": ("coffee is good", "coffee")})
+    lists = {claim: [(f"ct25/{paper}", score) for paper, score in LISTS[claim]] for claim in LISTS}
+    assert not caplog.records
+    Neighbours(posts=other).apply(ALL, [], Run.from_lists(lists))
+    (record,) = caplog.records
+    assert "neighbours.posts" in record.getMessage()
+
+
+def test_an_infinite_score_is_the_highest() -> None:
+    lists = {**LISTS, "vague": [("sleep", np.inf), ("masks", 1.0), ("tea", 0.2), ("coffee", 0.1)]}
+    after = ranked(Neighbours(weight=0), ALL, Run.from_lists(lists))
+    assert after["vague"] == ["sleep", "masks", "tea", "coffee"]
+
+
+def test_it_ranks_whole_sets(tmp_path: Path) -> None:
+    # The claims that `when` selects would be no set.
+    with refused(ConfigError, "when"):
+        read_stage({"rerank": "neighbours", "when": {"margin_below": 0.2}})
+    # A report names the known posts.
+    posts = known_posts(tmp_path / "data", {"1": ("coffee is good", "coffee")})
+    stated = apply_stage(Neighbours(posts=posts), ALL, [], Result(RUN)).settings
+    assert stated["posts"] == {"dataset": str(tmp_path / "data"), "split": "train"}
 
 
 def test_a_stored_result_is_of_these_claims_together(tmp_path: Path) -> None:
@@ -226,8 +290,8 @@ def test_a_stored_result_is_of_these_claims_together(tmp_path: Path) -> None:
     assert list(apply(ALL).run) == list(together.run)
 
 
-@pytest.mark.parametrize(("helps", "largest"), [(True, 4.0), (False, 0.0)])
-def test_the_weight_is_chosen_on_val(helps: bool, largest: float) -> None:
+@pytest.mark.parametrize("helps", [True, False])
+def test_the_weight_is_chosen_on_val(helps: bool) -> None:
     golds = ("masks", "masks", "coffee") if helps else ("masks", "sleep", "tea")
     claims = [replace(claim, golds=(gold,)) for claim, gold in zip(ALL, golds, strict=True)]
     qrels = c2s.Qrels({claim.id: {claim.golds[0]: 1} for claim in claims})
@@ -240,7 +304,7 @@ def test_the_weight_is_chosen_on_val(helps: bool, largest: float) -> None:
         [read_stage(entry)], before, val, selection, SystemRuntime(), "best"
     )
     weight = choice.settings["weight"]
-    assert (weight > 0) == (largest > 0)
+    assert (weight > 0) == helps
     assert stages[0].stage.weight == weight  # type: ignore[attr-defined]
 
 
