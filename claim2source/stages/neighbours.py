@@ -20,8 +20,7 @@ from claim2source.core.records import Claim, Source
 from claim2source.core.run import Result, Run
 from claim2source.data.known_posts import KnownPosts, other_posts
 from claim2source.search.bm25 import BM25, library_versions
-from claim2source.stages.pairs import DEEPEST, Ranking, first_scores, ranked_by
-from claim2source.stages.posts import standardised
+from claim2source.stages.pairs import DEEPEST, Ranking, first_scores, ranked_by, standardised
 
 log = logging.getLogger(__name__)
 

@@ -331,6 +331,23 @@ def ranked_by(before: Mapping[str, float], scores: np.ndarray) -> Ranking:
     return ranked
 
 
+def standardised(scores: np.ndarray) -> np.ndarray:
+    """Subtract the mean and divide by the deviation; if all scores are equal, they become 0.
+
+    An infinite score counts as one above, or below, the finite ones.
+    """
+    finite = scores[np.isfinite(scores)]
+    if 0 < len(finite) < len(scores):
+        scores = np.clip(scores, finite.min() - 1, finite.max() + 1)
+    spread = 0.0
+    if len(scores):
+        spread = scores.std()
+    if spread > 0:
+        centred = scores - scores.mean()
+        return centred / spread
+    return np.zeros_like(scores)
+
+
 def min_max(scores: np.ndarray) -> np.ndarray:
     """Normalise to 0..1; if all scores are equal, they become 1."""
     low = scores.min()

@@ -24,6 +24,7 @@ from claim2source.stages.pairs import (
     WithRuntime,
     first_scores,
     ranked_by,
+    standardised,
 )
 from claim2source.text import ClaimForm, Rendering
 
@@ -145,20 +146,3 @@ def _keys(claim: Claim) -> set[tuple[str, str]]:
     _, _, own_id = claim.id.rpartition("/")
     text = plain_text(claim.text)
     return {(claim.id, ""), (own_id, text)}
-
-
-def standardised(scores: np.ndarray) -> np.ndarray:
-    """Subtract the mean and divide by the deviation; if all scores are equal, they become 0.
-
-    An infinite score counts as one above, or below, the finite ones.
-    """
-    finite = scores[np.isfinite(scores)]
-    if 0 < len(finite) < len(scores):
-        scores = np.clip(scores, finite.min() - 1, finite.max() + 1)
-    spread = 0.0
-    if len(scores):
-        spread = scores.std()
-    if spread > 0:
-        centred = scores - scores.mean()
-        return centred / spread
-    return np.zeros_like(scores)
